@@ -104,7 +104,7 @@ impl Reading {
             FurtherRequest { name: String::new(), devices: ask.devices, models: ask.models.clone(), attributes }
         };
         let wishes = asks.iter().map(|ask| wanted::Wish { of: &ask.container, choices: vec![of_container(ask)] });
-        Wanted::of(wishes.collect(), Vec::new())
+        Wanted::of(wishes.collect(), Vec::new(), |_| Vec::new())
     }
 
     fn of_wish(&self, container: &str, wish: &Wish) -> Result<Ask, String> {

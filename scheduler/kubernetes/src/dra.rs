@@ -14,7 +14,7 @@ mod selection;
 mod take;
 pub(crate) mod whole;
 
-pub(crate) use claim::{Allocated, Ask, ClaimFacts, DevicesAsk, Link, Linked, RequestAsk, expressions};
+pub(crate) use claim::{Ask, ClaimFacts, DevicesAsk, Link, Linked, RequestAsk, expressions};
 pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implicit_resource, may_ask};
 pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, uuid};
 pub(crate) use reach::{Reach, only, selector};

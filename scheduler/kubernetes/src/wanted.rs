@@ -25,17 +25,31 @@ pub(crate) struct Wanted {
 pub(crate) struct Wish<'a> {
     /// What it is a part of: a claim, or a container.
     pub(crate) of: &'a str,
-    /// What it asks for, or the choices of its prioritised list.
+    /// What it asks for, or the choices of its prioritised list. A choice of no device is for devices that the books do
+    /// not know.
     pub(crate) choices: Vec<FurtherRequest>,
+}
+
+/// An attribute that the devices of a wish need in one combination of choices.
+pub(crate) struct Mark {
+    /// The wish's place among all wishes.
+    pub(crate) wish: usize,
+    pub(crate) attribute: String,
+    pub(crate) value: String,
 }
 
 impl Wanted {
     /// Combines these requests. A single one has no need of a name. The combinations of several lists are in order of
-    /// preference, as Kubernetes tries them: each later list varies before the earlier ones do.
+    /// preference, as Kubernetes tries them: each later list varies before the earlier ones do. `marks`: what devices need
+    /// beside their wish if these choices are taken.
     ///
     /// # Errors
-    /// There are more combinations than a task may have choices.
-    pub(crate) fn of(wishes: Vec<Wish<'_>>, links: Vec<Link>) -> Result<Wanted, String> {
+    /// There are more combinations than a task may have choices, or one of several asks for no device.
+    pub(crate) fn of(
+        wishes: Vec<Wish<'_>>,
+        links: Vec<Link>,
+        marks: impl Fn(&[usize]) -> Vec<Mark>,
+    ) -> Result<Wanted, String> {
         let lists = Lists::of(wishes.iter().map(|wish| wish.choices.len()));
         if lists.combinations() > Alternatives::CHOICES_MAX {
             return Err(format!(
@@ -51,7 +65,7 @@ impl Wanted {
         let wishes = named(wishes);
         let mut choices = (0..lists.combinations()).filter_map(|number| {
             let choice = lists.choice(number);
-            Some((choice.iter().sum::<usize>(), combined(&wishes, &links, &choice)?))
+            Some((choice.iter().sum::<usize>(), combined(&wishes, &links, &choice, marks(&choice))?))
         });
         let Some((_, (FurtherRequest { name, devices, models, attributes }, further))) = choices.next() else {
             return Ok(Wanted::default());
@@ -65,6 +79,13 @@ impl Wanted {
             further,
         };
         let others: Vec<Alternative> = choices.map(other).collect();
+        if others.len() + 1 < lists.combinations() {
+            return Err(
+                "with some entries of its prioritised lists it asks for no device of ours, and with others for \
+                        some; let all entries of a list be for devices of one driver"
+                    .into(),
+            );
+        }
         let alternatives = (!others.is_empty()).then(|| Arc::new(Alternatives { first_name: name, others }));
         Ok(Wanted { devices, models, attributes, rules, further, alternatives })
     }
@@ -87,7 +108,7 @@ impl Lists {
         Self(lengths.collect())
     }
 
-    fn combinations(&self) -> usize {
+    pub(crate) fn combinations(&self) -> usize {
         if self.0.is_empty() { 0 } else { self.0.iter().fold(1, |all, length| all.saturating_mul(*length)) }
     }
 
@@ -121,26 +142,40 @@ fn named(wishes: Vec<Wish<'_>>) -> Vec<Vec<FurtherRequest>> {
     wishes.into_iter().map(named).collect()
 }
 
-/// What is asked for by these places of the requests' choices: first and further requests. `None`: there is no request.
+/// What is asked for by these places of the requests' choices: first and further requests. `None`: no device is asked
+/// for.
 fn combined(
     wishes: &[Vec<FurtherRequest>],
     links: &[Link],
     choice: &[usize],
+    marks: Vec<Mark>,
 ) -> Option<(FurtherRequest, Option<Arc<FurtherRequests>>)> {
     let taken = wishes.iter().zip(choice).map(|(choices, place)| choices.get(*place).cloned());
-    let mut taken = taken.collect::<Option<Vec<FurtherRequest>>>()?.into_iter();
-    let first = taken.next()?;
+    let mut taken = taken.collect::<Option<Vec<FurtherRequest>>>()?;
+    for Mark { wish, attribute, value } in marks {
+        taken.get_mut(wish)?.attributes.insert(attribute, value);
+    }
+    let is_known = |wish: usize| taken.get(wish).is_some_and(|wish| wish.devices.count > 0);
+    // A wish's place among those for devices that the books know.
+    let place = |wish: usize| u16::try_from((0..wish).filter(|before| is_known(*before)).count()).ok();
     let is_meant = |linked: &&Linked| linked.choice.is_none_or(|of| choice.get(linked.request) == Some(&of));
     let links = links.iter().filter_map(|link| {
-        let requests = link.requests.iter().filter(is_meant);
-        let requests: BTreeSet<u16> = requests.filter_map(|linked| u16::try_from(linked.request).ok()).collect();
+        let (known, unknown): (BTreeSet<usize>, BTreeSet<usize>) =
+            link.requests.iter().filter(is_meant).map(|linked| linked.request).partition(|wish| is_known(*wish));
+        let devices: usize =
+            known.iter().filter_map(|wish| taken.get(*wish)).map(|wish| usize::from(wish.devices.count)).sum();
+        // One known device is compared with unknown ones alone. Whoever knows those marks the devices that will do.
+        let is_needed = if unknown.is_empty() { !known.is_empty() } else { devices > 1 };
+        let requests: BTreeSet<u16> = known.into_iter().filter_map(place).collect();
         let (property, comparison) = (link.property.clone(), link.comparison);
-        (!requests.is_empty()).then_some(DeviceLink { requests, property, comparison })
+        is_needed.then_some(DeviceLink { requests, property, comparison })
     });
     let links: BTreeSet<DeviceLink> = links.collect();
-    let are_several = wishes.len() > 1 || !links.is_empty();
-    let further = are_several
-        .then(|| Arc::new(FurtherRequests { first_name: first.name.clone(), requests: taken.collect(), links }));
+    let mut known = taken.into_iter().filter(|wish| wish.devices.count > 0);
+    let first = known.next()?;
+    let requests: Vec<FurtherRequest> = known.collect();
+    let are_several = !requests.is_empty() || !links.is_empty();
+    let further = are_several.then(|| Arc::new(FurtherRequests { first_name: first.name.clone(), requests, links }));
     Some((first, further))
 }
 
@@ -171,7 +206,7 @@ mod tests {
 
     fn request(wishes: Vec<Wish<'_>>, links: Vec<Link>) -> Request {
         let mut request = Request::default();
-        Wanted::of(wishes, links).unwrap().add_to(&mut request);
+        Wanted::of(wishes, links, |_| Vec::new()).unwrap().add_to(&mut request);
         assert_eq!(request.validate(), Ok(()));
         request
     }
@@ -240,8 +275,9 @@ mod tests {
     fn more_combinations_than_are_tried_are_refused() {
         let list: Vec<(String, u16)> = (0..8).map(|number| (format!("r/{number}"), 1)).collect();
         let list: Vec<(&str, u16)> = list.iter().map(|(name, devices)| (name.as_str(), *devices)).collect();
-        assert!(Wanted::of(vec![wish("c", &list), wish("d", &list)], Vec::new()).is_ok());
-        let refused = Wanted::of(vec![wish("c", &list), wish("d", &list), wish("e", &list[..2])], Vec::new());
+        let of = |wishes: Vec<Wish<'_>>| Wanted::of(wishes, Vec::new(), |_| Vec::new());
+        assert!(of(vec![wish("c", &list), wish("d", &list)]).is_ok());
+        let refused = of(vec![wish("c", &list), wish("d", &list), wish("e", &list[..2])]);
         assert!(refused.unwrap_err().contains("128 combinations"));
     }
 }

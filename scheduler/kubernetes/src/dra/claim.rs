@@ -104,7 +104,7 @@ impl Ask {
     }
 
     /// What each request asks for, if these of its choices are taken: `choices` has one number for each request.
-    pub(crate) fn taken<'a>(&'a self, choices: &'a [usize]) -> impl Iterator<Item = &'a DevicesAsk> {
+    pub(crate) fn taken<'a>(&'a self, choices: &[usize]) -> impl Iterator<Item = &'a DevicesAsk> {
         self.requests.iter().zip(choices).filter_map(|(request, choice)| request.choices.get(*choice))
     }
 

@@ -90,13 +90,25 @@ pub(crate) struct Failure {
 /// # Errors
 /// The requests cannot have devices together, or the search was given up.
 pub(crate) fn search(requests: &[Request], rules: &[Rule], trials_max: u32) -> Result<Vec<Given>, Failure> {
+    search_where(requests, rules, trials_max, &|_| true)
+}
+
+/// Like [`search`], but all that the first requests get must be accepted, too. What is not accepted is not accepted with
+/// more either.
+pub(crate) fn search_where(
+    requests: &[Request],
+    rules: &[Rule],
+    trials_max: u32,
+    is_accepted: &dyn Fn(&[Given]) -> bool,
+) -> Result<Vec<Given>, Failure> {
     let requests: Vec<Request> =
         requests.iter().enumerate().map(|(place, request)| narrowed(place, request, rules)).collect();
     if let Some(request) = unservable(&requests, rules) {
         return Err(Failure { request, is_given_up: false });
     }
     let (given, used) = (Vec::new(), BTreeSet::new());
-    let mut search = Search { requests: &requests, rules, trials_max, given, used, trials: 0, furthest: 0 };
+    let mut search =
+        Search { requests: &requests, rules, trials_max, is_accepted, given, used, trials: 0, furthest: 0 };
     match search.serve_from(0) {
         true => Ok(search.given),
         false => Err(Failure { request: search.furthest, is_given_up: search.trials > trials_max }),
@@ -167,6 +179,7 @@ struct Search<'a> {
     requests: &'a [Request],
     rules: &'a [Rule],
     trials_max: u32,
+    is_accepted: &'a dyn Fn(&[Given]) -> bool,
     /// What the requests up to the current one get, if the later ones find devices, too.
     given: Vec<Given>,
     used: BTreeSet<usize>,
@@ -177,6 +190,9 @@ struct Search<'a> {
 impl Search<'_> {
     /// Finds devices for the request at this place and for the requests after it. Returns whether it did.
     fn serve_from(&mut self, place: usize) -> bool {
+        if !(self.is_accepted)(&self.given) {
+            return false;
+        }
         let Some(request) = self.requests.get(place) else { return true };
         self.furthest = self.furthest.max(place);
         let of_claim = self.requests.iter().zip(&self.given).filter(|(before, _)| before.claim == request.claim);
@@ -294,6 +310,19 @@ mod tests {
         let listed = [request(0, &[(2, &[0, 1]), (2, &[0, 1])])];
         let of_first = rule(&[(0, Some(0))], Comparison::Same, &["a", "b"]);
         assert_eq!(search(&listed, &[of_first]), Ok(vec![given(1, &[0, 1])]));
+    }
+
+    #[test]
+    fn only_what_is_accepted_is_given() {
+        let requests = [request(0, &[(1, &[0, 1])]), request(0, &[(1, &[2, 3])])];
+        let but = |refused: [usize; 2]| {
+            super::search_where(&requests, &[], TRIALS_MAX, &|all: &[Given]| {
+                all.iter().flat_map(|given| &given.devices).zip(refused).filter(|(of, no)| *of == no).count() < 2
+            })
+        };
+        assert_eq!(but([0, 2]), Ok(vec![given(0, &[0]), given(0, &[3])]));
+        assert_eq!(but([0, 3]), Ok(vec![given(0, &[0]), given(0, &[2])]));
+        assert!(super::search_where(&requests, &[], TRIALS_MAX, &|all: &[Given]| all.len() < 2).is_err());
     }
 
     #[test]

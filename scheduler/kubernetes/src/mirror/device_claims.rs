@@ -100,7 +100,7 @@ pub(super) struct Claimed {
     pub(super) devices: Wanted,
     /// The claims that they are to be allocated to, in the order of the requests.
     pub(super) allocate: Vec<String>,
-    /// The claims to which devices of other drivers are to be allocated.
+    /// The claims to which devices of other drivers are to be allocated, alone or together with some of ours.
     pub(super) others: Vec<String>,
     /// The name in the books of a place where the devices of other drivers are free.
     pub(super) place: Option<String>,
@@ -300,7 +300,7 @@ impl Mirror {
             self.reading.has_claimed_devices = has_ours;
             self.all_changed();
         }
-        for node in news.iter().filter(|((driver, _), _)| driver != DRIVER).flat_map(|(_, nodes)| nodes) {
+        for node in news.values().flatten() {
             self.forget_places(node);
         }
         let nodes = news.into_values().flatten();
@@ -356,14 +356,18 @@ impl Mirror {
     /// The devices of our driver on a node, as the books know them.
     pub(super) fn claimed_devices(&self, node: &str) -> Vec<DeviceSpec> {
         let claims = &self.device_claims;
+        let marks = self.marks_on(node);
+        let marks = &marks;
         let specs = claims.pools.on(node).flat_map(|(key, pool)| {
-            let usable = |device: &str| {
+            let usable = move |device: &str| {
+                let marked = marks.get(&dra::uuid(&key.1, device)).into_iter().flatten();
+                let marked = marked.map(|attribute| (attribute.clone(), USABLE.to_owned()));
                 let selections = claims.selections.values().filter(|of| of.taken(key, device).is_some());
                 let selected = selections.map(|of| (of.attribute.clone(), USABLE.to_owned()));
                 let compared = claims.compared.iter().filter_map(|attribute| {
                     Some((attribute.clone(), dra::compared_value(DRIVER, pool.devices.get(device)?, attribute)?))
                 });
-                selected.chain(compared).collect()
+                selected.chain(compared).chain(marked).collect()
             };
             dra::device_specs(&key.1, &pool.devices, usable)
         });
@@ -455,6 +459,11 @@ impl DeviceClaims {
             of_claim.0 = DeviceCore::new(of_claim.0.get().saturating_add(part.core.get()));
             of_claim.1 = Bytes::new(of_claim.1.get().saturating_add(part.memory.get()));
         }
+    }
+
+    /// The parts of a device that claims hold.
+    fn parts_held(&self, device: &str) -> Vec<(DeviceCore, Bytes)> {
+        self.held.get(device).into_iter().flat_map(BTreeMap::values).copied().collect()
     }
 
     fn is_allocated(&self, claim_uid: &str, device: &str) -> bool {

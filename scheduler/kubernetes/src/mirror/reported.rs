@@ -75,6 +75,11 @@ impl Mirror {
         }
     }
 
+    /// What the manager says of a device that the books know by this name.
+    pub(super) fn said_of(&self, node: &str, name: &str) -> Option<&DeviceSaid> {
+        self.said.get(node)?.get(self.hardware_uuid(node, name)?)
+    }
+
     /// The UUID of a device that the books know by this name.
     fn hardware_uuid<'a>(&'a self, node: &str, name: &'a str) -> Option<&'a str> {
         match self.device_claims.device(node, name) {

@@ -1,5 +1,6 @@
 //! The scheduler against an API server, by HTTP.
 
+mod both_drivers;
 mod claims;
 mod elastic_gpus;
 mod extended_resources;

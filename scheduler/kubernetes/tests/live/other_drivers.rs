@@ -12,7 +12,7 @@ const DRIVER: &str = "nic.example.com";
 
 impl Cluster {
     /// A class for this driver's devices, and so many of them on a node.
-    fn cards(&self, node: &str, count: usize) {
+    pub(crate) fn cards(&self, node: &str, count: usize) {
         let expression = format!("device.driver == {DRIVER:?}");
         let class = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": DRIVER},
@@ -52,12 +52,12 @@ impl Cluster {
         self.pod(name, 0, json!({"spec": spec}));
     }
 
-    fn status_of_claim(&self, name: &str) -> Value {
+    pub(crate) fn status_of_claim(&self, name: &str) -> Value {
         self.objects.get(&CLAIMS, "default", name)["status"].clone()
     }
 
     /// What Kubernetes' controller of claims does when their only user is gone.
-    fn give_back(&self, claim: &str) {
+    pub(crate) fn give_back(&self, claim: &str) {
         let status = json!({"status": {"reservedFor": null, "allocation": null}});
         self.objects.merge_status(&CLAIMS, "default", claim, &status);
     }

@@ -1,15 +1,17 @@
 //! What a pod asks for by its claims: where those that are allocated can be used, and the devices of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use aliquot_scheduler_core::{Constraints, DeviceRequest, FurtherRequest};
 
 use super::super::Mirror;
+use super::others::AskedOf;
 use super::{Claimed, USABLE, USERS_MAX, containers};
 use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Link, Linked, RequestAsk};
 use crate::placement;
 use crate::pod::{EXTENDED_RESOURCES, PodFacts};
-use crate::wanted::{Wanted, Wish};
+use crate::wanted::{Mark, Wanted, Wish};
 
 impl Mirror {
     /// Limits a pod to the nodes where its allocated claims can be used. Returns what it has, or is to get, by claims.
@@ -25,6 +27,8 @@ impl Mirror {
         let (mut wishes, mut links) = (Vec::new(), Vec::new());
         let mut ours: Vec<containers::Divided<'_>> = Vec::new();
         let mut others: Vec<Ask> = Vec::new();
+        // The wishes of claims for devices of both sorts.
+        let mut of_both: Vec<Range<usize>> = Vec::new();
         let mut seen = BTreeSet::new();
         for of_pod in &facts.claims {
             let Some(name) = &of_pod.claim else {
@@ -58,18 +62,25 @@ impl Mirror {
                     let terms = allocation.terms.as_ref().map_err(|problem| of_claim(problem))?;
                     constraints.node_terms = placement::both(std::mem::take(&mut constraints.node_terms), terms);
                     claimed.reserve.push(name.clone());
-                    if allocation.results.iter().any(|result| result.driver == DRIVER) {
-                        ours.push(containers::Divided::of(&facts.spec, &of_pod.name, claim));
+                    let of_ours = allocation.results.iter().filter(|result| result.driver == DRIVER);
+                    let of_ours = of_ours.map(|result| result.request.split('/').next().unwrap_or_default());
+                    let of_ours: BTreeSet<&str> = of_ours.collect();
+                    if !of_ours.is_empty() {
+                        ours.push(containers::Divided::of(&facts.spec, &of_pod.name, &of_ours));
                     }
                 }
                 None => {
                     let ask = self.askable(facts, claim).map_err(|problem| of_claim(&problem))?;
-                    if self.is_for_others(ask).map_err(|problem| of_claim(&problem))? {
+                    let asked_of = self.device_claims.asked_of(ask);
+                    if asked_of != AskedOf::Ours {
+                        self.device_claims.check_others(ask).map_err(|problem| of_claim(&problem))?;
                         others.push(ask.clone());
                         claimed.others.push(name.clone());
+                    }
+                    if asked_of == AskedOf::Others {
                         continue;
                     }
-                    let of_requests = self.meant(ask).map_err(|problem| of_claim(&problem))?;
+                    let of_requests = self.meant(ask, asked_of).map_err(|problem| of_claim(&problem))?;
                     let before = wishes.len();
                     let after = |of: &Linked| Linked { request: before + of.request, ..*of };
                     let moved =
@@ -77,8 +88,10 @@ impl Mirror {
                     links.extend(ask.links.iter().map(moved));
                     let of = of_pod.name.as_str();
                     wishes.extend(of_requests.into_iter().map(|choices| Wish { of, choices }));
+                    of_both.extend((asked_of == AskedOf::Both).then_some(before..wishes.len()));
                     claimed.allocate.push(name.clone());
-                    ours.push(containers::Divided::of(&facts.spec, &of_pod.name, claim));
+                    let of_ours = self.requests_of_ours(ask, asked_of);
+                    ours.push(containers::Divided::of(&facts.spec, &of_pod.name, &of_ours));
                 }
             }
         }
@@ -87,20 +100,33 @@ impl Mirror {
             self.check_is_none_left(facts)?;
             let ask = made.claim.ask.as_ref().map_err(Clone::clone)?;
             let of_them = |problem: String| format!("its {EXTENDED_RESOURCES}: {problem}");
-            if self.is_for_others(ask).map_err(of_them)? {
+            let asked_of = self.device_claims.asked_of(ask);
+            if asked_of != AskedOf::Ours {
+                self.device_claims.check_others(ask).map_err(of_them)?;
                 others.push(ask.clone());
                 claimed.others.push(made.claim.name.clone());
-            } else {
-                let of_requests = self.meant(ask).map_err(of_them)?;
+            }
+            if asked_of != AskedOf::Others {
+                let of_requests = self.meant(ask, asked_of).map_err(of_them)?;
+                let before = wishes.len();
                 wishes.extend(of_requests.into_iter().map(|choices| Wish { of: EXTENDED_RESOURCES, choices }));
+                of_both.extend((asked_of == AskedOf::Both).then_some(before..wishes.len()));
                 claimed.allocate.push(made.claim.name.clone());
-                ours.push(containers::Divided::by(&made.asked.mappings, EXTENDED_RESOURCES));
+                let of_ours = self.requests_of_ours(ask, asked_of);
+                ours.push(containers::Divided::by(&made.asked.mappings, EXTENDED_RESOURCES, &of_ours));
             }
         }
         containers::check(&facts.spec, &ours)?;
         claimed.has_ours = !ours.is_empty();
         claimed.place = (!others.is_empty()).then(|| self.device_claims.place_for(&others)).transpose()?;
-        claimed.devices = Wanted::of(wishes, links)?;
+        let marks = |choices: &[usize]| {
+            let of_both: Vec<usize> = of_both.iter().cloned().flatten().collect();
+            let chosen: Vec<usize> = of_both.iter().filter_map(|wish| choices.get(*wish).copied()).collect();
+            let marks = claimed.place.iter().flat_map(|place| self.device_claims.marks(&others, place, &chosen));
+            // A mark names its wish by the place among these.
+            marks.filter_map(|mark| Some(Mark { wish: *of_both.get(mark.wish)?, ..mark })).collect()
+        };
+        claimed.devices = Wanted::of(wishes, links, marks)?;
         Ok(claimed)
     }
 
@@ -121,19 +147,21 @@ impl Mirror {
         Ok(ask)
     }
 
-    /// Whether a claim asks for devices of other drivers that can be allocated.
-    fn is_for_others(&self, ask: &Ask) -> Result<bool, String> {
-        let is_for_others = self.device_claims.is_for_others(ask)?;
-        if is_for_others {
-            self.device_claims.check_others(ask)?;
-        }
-        Ok(is_for_others)
+    /// The requests of a claim that may get devices of our driver.
+    fn requests_of_ours<'a>(&self, ask: &'a Ask, asked_of: AskedOf) -> BTreeSet<&'a str> {
+        let is_ours = |request: &&RequestAsk| {
+            asked_of == AskedOf::Ours || request.choices.iter().any(|choice| self.device_claims.is_ours(choice))
+        };
+        ask.requests.iter().filter(is_ours).map(|request| request.name.as_str()).collect()
     }
 
     /// The choices of each request of a claim, in the words of the books.
-    fn meant(&self, ask: &Ask) -> Result<Vec<Vec<FurtherRequest>>, String> {
+    fn meant(&self, ask: &Ask, asked_of: AskedOf) -> Result<Vec<Vec<FurtherRequest>>, String> {
         let claims = &self.device_claims;
         let of_choice = |request: &DevicesAsk| {
+            if asked_of == AskedOf::Both && !claims.is_ours(request) {
+                return Ok(FurtherRequest { name: request.name.clone(), ..FurtherRequest::default() });
+            }
             if request.is_all {
                 return Err(format!(
                     "it has allocationMode \"All\", which Aliquot's scheduler does not support of {DRIVER}: say how many \

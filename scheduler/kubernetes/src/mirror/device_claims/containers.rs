@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, ContainerExtendedResourceRequest, PodSpec};
 
-use crate::dra::ClaimFacts;
-
 /// A claim of a pod, and for each container that has requests of it, these requests.
 pub(super) struct Divided<'a> {
     /// What the pod calls it.
@@ -15,15 +13,20 @@ pub(super) struct Divided<'a> {
 }
 
 impl<'a> Divided<'a> {
-    /// A claim that containers name.
-    pub(super) fn of(spec: &'a PodSpec, name: &'a str, claim: &'a ClaimFacts) -> Self {
-        let containers = containers(spec).map(|of| (of.name.as_str(), requests(of, name, claim)));
+    /// A claim that containers name. `of_ours`: those of its requests that are for devices of our driver.
+    pub(super) fn of(spec: &'a PodSpec, name: &'a str, of_ours: &BTreeSet<&'a str>) -> Self {
+        let containers = containers(spec).map(|of| (of.name.as_str(), requests(of, name, of_ours)));
         Self { name, requests: containers.filter(|(_, requests)| !requests.is_empty()).collect() }
     }
 
-    /// A claim for extended resources.
-    pub(super) fn by(mappings: &'a [ContainerExtendedResourceRequest], name: &'a str) -> Self {
+    /// A claim for extended resources. `of_ours`: those of its requests that are for devices of our driver.
+    pub(super) fn by(
+        mappings: &'a [ContainerExtendedResourceRequest],
+        name: &'a str,
+        of_ours: &BTreeSet<&str>,
+    ) -> Self {
         let mut requests: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let mappings = mappings.iter().filter(|mapping| of_ours.contains(mapping.request_name.as_str()));
         for ContainerExtendedResourceRequest { container_name, request_name, .. } in mappings {
             requests.entry(container_name).or_default().insert(request_name);
         }
@@ -69,13 +72,13 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.init_containers.iter().flatten().chain(&spec.containers)
 }
 
-/// The requests of a claim that a container has.
-fn requests<'a>(container: &Container, name: &str, claim: &'a ClaimFacts) -> BTreeSet<&'a str> {
+/// Those of a claim's requests for devices of our driver that a container has.
+fn requests<'a>(container: &Container, name: &str, of_ours: &BTreeSet<&'a str>) -> BTreeSet<&'a str> {
     let mentions = container.resources.iter().flat_map(|of| of.claims.iter().flatten()).filter(|of| of.name == name);
-    let all = || claim.ask.iter().flat_map(|ask| &ask.requests).map(|request| request.name.as_str());
     let of_mention = |request: Option<String>| {
         let request = request.filter(|request| !request.is_empty());
-        all().filter(move |name| request.as_ref().is_none_or(|request| request == name)).collect::<Vec<_>>()
+        let is_meant = move |name: &&str| request.as_ref().is_none_or(|request| request == name);
+        of_ours.iter().copied().filter(is_meant).collect::<Vec<_>>()
     };
     mentions.flat_map(|mention| of_mention(mention.request.clone())).collect()
 }

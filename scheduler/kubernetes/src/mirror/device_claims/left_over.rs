@@ -5,7 +5,7 @@ use k8s_openapi::api::resource::v1::DeviceRequestAllocationResult;
 
 use super::super::{KnownPod, Mirror};
 use super::{DeviceClaims, names_of};
-use crate::dra::{Allocated, Ask, ClaimFacts, DRIVER};
+use crate::dra::{ClaimFacts, DRIVER, RequestAsk};
 
 /// A claim that is allocated for one waiting pod alone: the scheduler that allocated it did not bind the pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,16 +42,21 @@ impl Mirror {
 impl DeviceClaims {
     /// Whether a claim is allocated for this unbound pod alone. Only allocations that we could make anew count.
     pub(super) fn is_left_over(&self, claim: &ClaimFacts, pod_uid: &str) -> bool {
-        let is_ours = |result: &DeviceRequestAllocationResult| result.driver == DRIVER;
         let Some(allocation) = &claim.allocation else { return false };
         // No devices are selected any more for an allocated claim, so only the claim itself can tell.
-        let is_of_whole_others =
-            |of: &Allocated| of.results.iter().all(|of| of.driver != DRIVER && of.share_id.is_none());
-        let asks_for_whole = |ask: &Ask| ask.choices().all(|request| request.capacity.is_empty());
-        let could_be_anew = match allocation.results.iter().all(is_ours) {
-            true => claim.ask.as_ref().is_ok_and(|ask| ask.choices().all(|request| !request.is_all)),
-            false => is_of_whole_others(allocation) && claim.ask.as_ref().is_ok_and(asks_for_whole),
+        let has_ours = |request: &RequestAsk| {
+            let of_request = |result: &&DeviceRequestAllocationResult| {
+                result.request.split('/').next() == Some(request.name.as_str())
+            };
+            allocation.results.iter().filter(of_request).any(|result| result.driver == DRIVER)
         };
+        let is_whole = |of: &DeviceRequestAllocationResult| of.driver == DRIVER || of.share_id.is_none();
+        let is_supported = |request: &RequestAsk| match has_ours(request) {
+            true => request.choices.iter().all(|choice| !choice.is_all),
+            false => request.choices.iter().all(|choice| choice.capacity.is_empty()),
+        };
+        let could_be_anew = allocation.results.iter().all(is_whole)
+            && claim.ask.as_ref().is_ok_and(|ask| ask.requests.iter().all(is_supported));
         could_be_anew && claim.is_reserved_for(pod_uid) && !claim.is_reserved_for_others_than(pod_uid)
     }
 }

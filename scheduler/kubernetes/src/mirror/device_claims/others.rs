@@ -6,13 +6,18 @@
 //! devices, and several nodes can reach the same ones; then the pod that is bound first gets them.
 
 mod allocation;
+mod beside;
+mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Mirror;
 use super::{DeviceClaims, Name, names_of};
-use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Found, PoolKey, Reach, Selection, Whose};
+use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, PoolKey, Reach, Selection, Whose};
 use crate::pod::PodFacts;
+
+pub(super) use allocation::{Asking, GivenOfOurs};
+use beside::Places;
 
 /// When there are so many kinds, those that no pending pod is of are dropped before another one is added.
 const KINDS_KEPT: usize = 64;
@@ -37,9 +42,8 @@ pub(super) struct Others {
     /// By the key that `DeviceClaims::key_of_kind` gives.
     kinds: BTreeMap<String, Kind>,
     kinds_made: u64,
-    /// By node, and by the number of a kind: how many pods of the kind can get devices there. What is not known is
-    /// counted when the node is told of.
-    places: BTreeMap<String, BTreeMap<u64, u64>>,
+    /// By node, and by the number of a kind. What is not known is counted when the node is told of.
+    places: BTreeMap<String, BTreeMap<u64, Places>>,
     #[cfg(test)]
     counts_made: usize,
     /// By the UID of a pod that waits, the key of its kind.
@@ -48,6 +52,15 @@ pub(super) struct Others {
     owners: BTreeMap<PoolKey, BTreeMap<String, BTreeSet<Owner>>>,
     /// The devices that each has.
     owned: BTreeMap<Owner, BTreeSet<DeviceId>>,
+}
+
+/// For whose devices a claim asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AskedOf {
+    /// A request that selects no device is among these: a device of ours may come.
+    Ours,
+    Others,
+    Both,
 }
 
 /// What has a device.
@@ -77,21 +90,18 @@ struct Kind {
 
 impl Mirror {
     /// The claims of a pod that are to be allocated with it, and that ask for devices of other drivers.
-    ///
-    /// # Errors
-    /// A claim asks for devices of our driver, too.
-    fn others_of(&self, facts: &PodFacts) -> Result<Vec<Ask>, String> {
+    fn others_of(&self, facts: &PodFacts) -> Vec<Ask> {
         let claims = names_of(facts).filter_map(|name| self.device_claims.claims.get(&name)).cloned();
         let extended = self.extended_of(facts).ok().flatten().map(|made| made.claim);
         let mut asks = Vec::new();
         let mut seen = BTreeSet::new();
         for claim in claims.chain(extended).filter(|claim| claim.allocation.is_none()) {
             let Ok(ask) = claim.ask else { continue };
-            if seen.insert(claim.name) && self.device_claims.is_for_others(&ask)? {
+            if seen.insert(claim.name) && self.device_claims.asked_of(&ask) != AskedOf::Ours {
                 asks.push(ask);
             }
         }
-        Ok(asks)
+        asks
     }
 
     /// Notes the kinds of changed pods. Places of a new kind are counted on all nodes.
@@ -121,16 +131,26 @@ impl Mirror {
     /// The kind of a pod, and its key; `None`: it asks other drivers for nothing, or for nothing that can be looked
     /// for.
     fn kind_of(&self, facts: &PodFacts) -> Option<(String, Kind)> {
-        let asks = self.others_of(facts).ok().filter(|asks| !asks.is_empty())?;
-        let key = self.device_claims.key_of_kind(&asks).ok()?;
+        let asks = self.others_of(facts);
+        if asks.is_empty() {
+            return None;
+        }
+        let claims = &self.device_claims;
+        let key = claims.key_of_kind(&asks).ok()?;
         let all = || asks.iter().flat_map(Ask::choices);
-        let criteria = all().filter_map(|ask| self.device_claims.criteria(ask).ok());
+        let criteria = all().filter_map(|ask| claims.criteria(ask).ok());
         let selections = criteria.map(|criteria| criteria.key()).collect();
-        let drivers: BTreeSet<String> = all().filter_map(|ask| self.device_claims.driver_of(ask)).collect();
+        let of_others = || all().filter(|ask| !claims.is_ours(ask));
+        let drivers: BTreeSet<String> = of_others().filter_map(|ask| claims.driver_of(ask)).collect();
         let drivers = drivers.into_iter().collect::<Vec<_>>().join(" and ");
-        let classes: BTreeSet<String> = all().map(|ask| format!("{:?}", ask.class)).collect();
+        let classes: BTreeSet<String> = of_others().map(|ask| format!("{:?}", ask.class)).collect();
         let classes = classes.into_iter().collect::<Vec<_>>().join(" and ");
-        let name = format!("places with devices of {drivers} for DeviceClass {classes}");
+        let mut name = format!("places with devices of {drivers} for DeviceClass {classes}");
+        let attributes = claims.compared_with_ours(&asks);
+        if !attributes.is_empty() {
+            let attributes = attributes.into_iter().collect::<Vec<_>>().join(" and ");
+            name = format!("{name} that constraints on {attributes} compare with devices of {DRIVER}");
+        }
         Some((key, Kind { name, number: 0, is_counted: false, pods: BTreeSet::new(), asks, selections }))
     }
 
@@ -138,10 +158,11 @@ impl Mirror {
     pub(in super::super) fn count_places(&mut self, node: &str) {
         let others = &self.device_claims.others;
         let known = others.places.get(node);
-        let is_known = |kind: &&Kind| known.is_some_and(|known| known.contains_key(&kind.number));
+        let known = |kind: &Kind| known.and_then(|known| known.get(&kind.number));
+        let is_known = |kind: &&Kind| known(kind).is_some_and(|places| !places.depend_on_room);
         let kinds = others.kinds.values().filter(|kind| kind.is_counted && !is_known(kind));
-        let places = kinds.map(|kind| (kind.number, self.places_of(&kind.asks.iter().collect::<Vec<_>>(), node)));
-        let counted: Vec<(u64, u64)> = places.collect();
+        let places = kinds.map(|kind| (kind.number, self.places_of(kind, node)));
+        let counted: Vec<(u64, Places)> = places.collect();
         if !counted.is_empty() {
             let others = &mut self.device_claims.others;
             #[cfg(test)]
@@ -157,7 +178,8 @@ impl Mirror {
     pub(in super::super) fn places_on(&self, node: &str) -> BTreeMap<String, u64> {
         let others = &self.device_claims.others;
         let counted = others.places.get(node);
-        let places = others.kinds.values().filter_map(|kind| Some((kind.name.clone(), *counted?.get(&kind.number)?)));
+        let places =
+            others.kinds.values().filter_map(|kind| Some((kind.name.clone(), counted?.get(&kind.number)?.free)));
         places.filter(|(_, places)| *places > 0).collect()
     }
 
@@ -186,9 +208,8 @@ impl Mirror {
     pub(in super::super) fn knows_right_places(&self) -> bool {
         let others = &self.device_claims.others;
         others.kinds.values().all(|kind| {
-            let asks: Vec<&Ask> = kind.asks.iter().collect();
-            let mut known = others.places.iter().filter_map(|(node, known)| Some((node, *known.get(&kind.number)?)));
-            known.all(|(node, places)| places == self.places_of(&asks, node))
+            let mut known = others.places.iter().filter_map(|(node, known)| Some((node, known.get(&kind.number)?)));
+            known.all(|(node, places)| places.depend_on_room || *places == self.places_of(kind, node))
         })
     }
 
@@ -353,91 +374,26 @@ impl DeviceClaims {
         }
     }
 
-    /// Whether a claim asks for devices of other drivers. A request that selects no device does not count: it may be
-    /// for devices of any driver.
-    ///
-    /// # Errors
-    /// The claim asks for devices of our driver, too.
-    pub(super) fn is_for_others(&self, ask: &Ask) -> Result<bool, String> {
-        let mut ours = None;
-        let mut others = None;
-        for request in ask.choices() {
-            match self.selection(request).map(Selection::whose) {
-                Ok(Whose::Ours) => ours = ours.or(Some(request)),
-                Ok(Whose::Other(driver)) => others = others.or(Some((request, driver))),
+    /// Whether a request, or an entry of its list, selects devices of our driver.
+    pub(super) fn is_ours(&self, ask: &DevicesAsk) -> bool {
+        self.selection(ask).is_ok_and(|selection| selection.whose() == Whose::Ours)
+    }
+
+    /// For whose devices a claim asks.
+    pub(super) fn asked_of(&self, ask: &Ask) -> AskedOf {
+        let (mut ours, mut others) = (false, false);
+        for choice in ask.choices() {
+            match self.selection(choice).map(Selection::whose) {
+                Ok(Whose::Ours) => ours = true,
+                Ok(Whose::Other(_)) => others = true,
                 Ok(Whose::Unknown) | Err(_) => {}
             }
         }
         match (ours, others) {
-            (Some(our), Some((other, driver))) => Err(format!(
-                "request {:?} is for devices of {driver}, and request {:?} for those of {DRIVER}: Aliquot's scheduler \
-                 allocates them by claims of their own alone",
-                other.name, our.name
-            )),
-            (_, others) => Ok(others.is_some()),
+            (true, true) => AskedOf::Both,
+            (false, true) => AskedOf::Others,
+            (_, false) => AskedOf::Ours,
         }
-    }
-
-    /// Refuses what is not supported of a claim for devices of other drivers.
-    ///
-    /// # Errors
-    /// The text names the request, the driver and what is not supported.
-    pub(super) fn check_others(&self, ask: &Ask) -> Result<(), String> {
-        for request in &ask.requests {
-            for choice in &request.choices {
-                let driver = self.driver_of(choice).unwrap_or_else(|| "another driver".to_owned());
-                if !choice.capacity.is_empty() {
-                    return Err(format!(
-                        "request {:?} asks for capacity of a device of {driver} (consumable capacity), which Aliquot's \
-                         scheduler supports of {DRIVER} alone; ask for whole devices",
-                        choice.name
-                    ));
-                }
-                self.check_all(choice, &driver)?;
-            }
-            let lacking =
-                request.choices.iter().map(|choice| self.unsupported(choice)).collect::<Result<Vec<_>, _>>()?;
-            let lacking: Option<Vec<String>> = lacking.into_iter().collect();
-            if let Some(first) = lacking.and_then(|lacking| lacking.into_iter().next()) {
-                return Err(first);
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses a request for all devices if it is not known which these are, if one is our driver's, or if one needs
-    /// what is not supported.
-    fn check_all(&self, ask: &DevicesAsk, driver: &str) -> Result<(), String> {
-        if !ask.is_all {
-            return Ok(());
-        }
-        let mut found = self.selection(ask)?.all_found();
-        let why = found.find_map(|((of, _), _, found)| match found {
-            Found::Failed(error) => Some(error.clone()),
-            _ if of == DRIVER => Some(format!("it selects devices of {DRIVER}, too")),
-            Found::Unsupported(feature) => {
-                Some(format!("a device needs {feature}, which Aliquot's scheduler does not support"))
-            }
-            _ => None,
-        });
-        why.map_or(Ok(()), |why| Err(format!("request {:?} asks for all devices of {driver}: {why}", ask.name)))
-    }
-
-    /// Why too few devices in the whole cluster can be given out for a request: the others need what is not supported,
-    /// or an expression fails on them. `None`: this does not make them too few.
-    fn unsupported(&self, ask: &DevicesAsk) -> Result<Option<String>, String> {
-        let (mut usable, mut why) = (0_usize, None);
-        for ((driver, _), device, found) in self.selection(ask)?.all_found().filter(|((of, _), ..)| of != DRIVER) {
-            let named = || format!("request {:?}: device {device:?} of {driver}", ask.name);
-            match found {
-                Found::Usable | Found::Tainted => usable += 1,
-                Found::Unsupported(feature) => {
-                    why = Some(format!("{} needs {feature}, which Aliquot's scheduler does not support", named()));
-                }
-                Found::Failed(error) => why = why.or_else(|| Some(format!("request {:?}: {error}", ask.name))),
-            }
-        }
-        Ok(why.filter(|_| usable < usize::from(ask.count)))
     }
 
     /// A key that is equal for pods that ask for the same. What they call their requests does not matter.

@@ -1,6 +1,6 @@
 //! What is written to claims before a pod is bound.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{Bytes, DeviceCore};
 use aliquot_scheduler_engine::DevicePart;
@@ -10,7 +10,7 @@ use k8s_openapi::api::resource::v1::{
 };
 
 use super::super::{Instance, Means, Mirror};
-use super::others::DeviceId;
+use super::others::{AskedOf, Asking, DeviceId, GivenOfOurs};
 use super::{HeldClaim, held_claim};
 use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Extended};
 use crate::pod::PodFacts;
@@ -94,59 +94,71 @@ impl Mirror {
         let mut parts = start.amounts.devices.iter();
         let mut given = Given { start, pod: facts, parts: Vec::new() };
         let mut held = Vec::new();
+        let mut of_ours: BTreeMap<&String, GivenOfOurs> = BTreeMap::new();
         for name in &means.claimed.allocate {
             let claim = unallocated(name)?;
             let before = parts.len();
             let ask = claim.ask.as_ref().map_err(Clone::clone)?;
             let choices: Vec<usize> = choices.by_ref().take(ask.requests.len()).collect();
-            let allocation = self.allocation(ask, &choices, &mut parts, &mut given)?;
+            let of_claim = self.given_of_ours(ask, choices, &mut parts, &mut given)?;
+            held.push(held_claim(claim, before - parts.len()));
+            if means.claimed.others.contains(name) {
+                of_ours.insert(name, of_claim);
+                continue;
+            }
+            let allocation = AllocationResult {
+                devices: Some(DeviceAllocationResult {
+                    config: self.configurations(ask, &of_claim.choices),
+                    results: Some(of_claim.results.concat()),
+                }),
+                node_selector: Some(dra::only(&start.node)),
+                allocation_timestamp: None,
+            };
             let to_make = to_make(name).map(|made| made.asked.clone());
             reservations.push(Reservation { claim: claim.clone(), allocation: Some(allocation), to_make });
-            held.push(held_claim(claim, before - parts.len()));
         }
         if parts.next().is_some() && !held.is_empty() {
             return Err("its claims ask for fewer devices by now".to_owned());
         }
-        let mut asks = Vec::new();
+        let mut asking = Vec::new();
         for name in &means.claimed.others {
             let claim = unallocated(name)?;
-            asks.push((claim, claim.ask.as_ref().map_err(Clone::clone)?));
+            let ask = claim.ask.as_ref().map_err(Clone::clone)?;
+            asking.push(Asking { claim, ask, ours: of_ours.remove(name) });
         }
-        let (allocations, others) = self.allocate_others(&asks, &start.node)?;
-        reservations.extend(asks.into_iter().zip(allocations).map(|((claim, _), allocation)| Reservation {
-            claim: claim.clone(),
-            allocation: Some(allocation),
-            to_make: to_make(&claim.name).map(|made| made.asked.clone()),
+        let (allocations, others) = self.allocate_others(&asking, &start.node)?;
+        reservations.extend(asking.into_iter().zip(allocations).map(|(Asking { claim, .. }, allocation)| {
+            Reservation {
+                claim: claim.clone(),
+                allocation: Some(allocation),
+                to_make: to_make(&claim.name).map(|made| made.asked.clone()),
+            }
         }));
         Ok(Starting { reservations, held, others })
     }
 
-    /// The allocation of a claim that follows from a decision. `choices`: the choice that each request has. The claim's
-    /// parts are the next ones of `parts`.
-    fn allocation<'a>(
+    /// What the core has decided for a claim. `choices`: the choice that each request has. The claim's parts are the next
+    /// ones of `parts`.
+    fn given_of_ours<'a>(
         &'a self,
         ask: &Ask,
-        choices: &[usize],
+        choices: Vec<usize>,
         parts: &mut impl Iterator<Item = &'a DevicePart>,
         given: &mut Given<'a>,
-    ) -> Result<AllocationResult, String> {
-        let taken: Vec<&DevicesAsk> = ask.taken(choices).collect();
+    ) -> Result<GivenOfOurs, String> {
+        let is_for_both = self.device_claims.asked_of(ask) == AskedOf::Both;
         let mut results = Vec::new();
-        for request in &taken {
-            let before = results.len();
-            for part in parts.by_ref().take(usize::from(request.count)) {
-                results.push(self.result(request, part, given)?);
-            }
-            if results.len() - before != usize::from(request.count) {
+        for request in ask.taken(&choices) {
+            let is_ours = !is_for_both || self.device_claims.is_ours(request);
+            let count = if is_ours { usize::from(request.count) } else { 0 };
+            let of_request = parts.by_ref().take(count).map(|part| self.result(request, part, given));
+            let of_request = of_request.collect::<Result<Vec<_>, _>>()?;
+            if of_request.len() != count {
                 return Err(format!("request {:?} asks for more devices by now", request.name));
             }
+            results.push(of_request);
         }
-        let config = self.configurations(ask, choices);
-        Ok(AllocationResult {
-            devices: Some(DeviceAllocationResult { results: Some(results), config }),
-            node_selector: Some(dra::only(&given.start.node)),
-            allocation_timestamp: None,
-        })
+        Ok(GivenOfOurs { choices, results })
     }
 
     /// The parameters for drivers in the allocation of a claim. `choices`: the choice that each request has.
@@ -204,30 +216,37 @@ impl Mirror {
         })
     }
 
+    /// The parts of a device of our driver that claims hold, and those of pods that are being bound to its node, which may
+    /// not be written yet. One of these pods can be left out.
+    pub(super) fn parts_given_out(&self, uuid: &str, node: &str, but_pod: Option<&str>) -> Vec<(DeviceCore, Bytes)> {
+        let claims = &self.device_claims;
+        let mut parts = claims.parts_held(uuid);
+        let there = self.on_node.get(node).into_iter().flatten().filter(|uid| Some(uid.as_str()) != but_pod);
+        let starting = there.filter_map(|uid| self.pods.get(uid)).filter(|known| known.binding_to.is_some());
+        for instance in starting.filter_map(|known| known.instance.as_ref()) {
+            let mut of_instance = instance.amounts.devices.iter();
+            for claim in &instance.claims {
+                let of_claim = of_instance.by_ref().take(claim.parts);
+                let of_device = of_claim.filter(|part| part.uuid == uuid).map(|part| (part.core, part.memory));
+                let of_device: Vec<(DeviceCore, Bytes)> = of_device.collect();
+                if !claims.is_allocated(&claim.uid, uuid) {
+                    parts.extend(of_device);
+                }
+            }
+        }
+        parts
+    }
+
     /// Why more is given out of a device than it has; `None`: it is not. With `more`, the parts of that pod and of
     /// other pods that are being bound count, too.
     fn too_much_of(&self, uuid: &str, device: &Device, more: Option<&Given<'_>>) -> Option<String> {
-        let claims = &self.device_claims;
-        let held = claims.held.get(uuid).into_iter().flatten();
-        let mut parts: Vec<(DeviceCore, Bytes)> = held.map(|(_, part)| *part).collect();
-        if let Some(Given { start, pod, parts: given }) = more {
-            // The parts of other pods that are being bound may not be written yet.
-            let there = self.on_node.get(&start.node).into_iter().flatten().filter(|uid| **uid != pod.uid);
-            let starting = there.filter_map(|uid| self.pods.get(uid)).filter(|known| known.binding_to.is_some());
-            for instance in starting.filter_map(|known| known.instance.as_ref()) {
-                let mut of_instance = instance.amounts.devices.iter();
-                for claim in &instance.claims {
-                    let of_claim = of_instance.by_ref().take(claim.parts);
-                    let of_device = of_claim.filter(|part| part.uuid == uuid).map(|part| (part.core, part.memory));
-                    let of_device: Vec<(DeviceCore, Bytes)> = of_device.collect();
-                    if !claims.is_allocated(&claim.uid, uuid) {
-                        parts.extend(of_device);
-                    }
-                }
+        let parts = match more {
+            Some(Given { start, pod, parts: given }) => {
+                let own = given.iter().filter(|(of, ..)| of == uuid).map(|(_, core, memory)| (*core, *memory));
+                self.parts_given_out(uuid, &start.node, Some(&pod.uid)).into_iter().chain(own).collect()
             }
-            let own = given.iter().filter(|(of, ..)| of == uuid);
-            parts.extend(own.map(|(_, core, memory)| (*core, *memory)));
-        }
+            None => self.device_claims.parts_held(uuid),
+        };
         let core: u64 = parts.iter().map(|(core, _)| u64::from(core.get())).sum();
         let memory: u128 = parts.iter().map(|(_, memory)| u128::from(memory.get())).sum();
         let (_, all) = dra::held(&DeviceRequestAllocationResult::default(), device)?;

@@ -1,6 +1,7 @@
 //! Pods with resource claims.
 
 mod allocation;
+mod both_drivers;
 mod extended;
 mod given_back;
 mod other_drivers;

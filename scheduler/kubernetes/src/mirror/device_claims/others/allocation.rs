@@ -1,16 +1,57 @@
 //! Chooses the devices of other drivers that claims get on a node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult};
 
 use super::super::super::Mirror;
 use super::{COUNTING_TRIALS_MAX, DeviceId, PLACES_MAX};
 use crate::dra::whole::{self, Choice, Failure, Given, Request, Rule};
-use crate::dra::{self, Ask, ClaimFacts, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value};
+use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value};
+
+/// A claim that is to be allocated, and that asks other drivers for devices.
+pub(in super::super) struct Asking<'a> {
+    pub(in super::super) claim: &'a ClaimFacts,
+    pub(in super::super) ask: &'a Ask,
+    /// `None`: it asks our driver for nothing.
+    pub(in super::super) ours: Option<GivenOfOurs>,
+}
+
+/// What the core has decided for a claim.
+pub(in super::super) struct GivenOfOurs {
+    /// The choice that each request has.
+    pub(in super::super) choices: Vec<usize>,
+    /// The results of each request. Those for devices of other drivers have none yet.
+    pub(in super::super) results: Vec<Vec<DeviceRequestAllocationResult>>,
+}
+
+/// What a claim asks for, and what is decided of it already: nothing, or something for each request.
+pub(super) struct Asked<'a> {
+    pub(super) ask: &'a Ask,
+    pub(super) decided: Vec<Decided<'a>>,
+}
+
+/// What is decided of a request.
+pub(super) struct Decided<'a> {
+    pub(super) choice: usize,
+    /// The devices of our driver that it can have; `None`: it is for devices of other drivers.
+    pub(super) ours: Option<Vec<OurDevice<'a>>>,
+}
+
+/// A device of our driver that a request can have.
+#[derive(Clone, Copy)]
+pub(super) struct OurDevice<'a> {
+    pub(super) pool: &'a PoolKey,
+    pub(super) name: &'a str,
+    /// A device has no room for two such requests.
+    pub(super) has_room_for_one: bool,
+}
+
+/// The devices of our driver that a request has.
+pub(super) type Ours<'a> = Vec<(&'a PoolKey, &'a str)>;
 
 /// What claims ask for on a node.
-struct Problem<'a> {
+pub(super) struct Problem<'a> {
     devices: Vec<OnNode<'a>>,
     requests: Vec<Request>,
     rules: Vec<Rule>,
@@ -20,7 +61,8 @@ struct Problem<'a> {
 struct OnNode<'a> {
     pool: &'a PoolKey,
     name: &'a str,
-    reach: &'a Reach,
+    /// `None`: it is a device of our driver, and for this node alone.
+    reach: Option<&'a Reach>,
     is_free: bool,
 }
 
@@ -30,35 +72,62 @@ impl OnNode<'_> {
     }
 }
 
-impl Mirror {
-    /// How many pods that ask for this can get devices on a node, one after the other. Counting ends with the first pod
-    /// that gets a device which other nodes reach, too, because those nodes count it as well, or with the first search
-    /// that is given up.
-    pub(super) fn places_of(&self, asks: &[&Ask], node: &str) -> u64 {
-        let Some(mut problem) = self.problem(asks, node).filter(|problem| !problem.devices.is_empty()) else {
-            return 0;
-        };
-        let mut places = 0;
-        while places < PLACES_MAX {
-            let given = whole::search(&problem.requests, &problem.rules, COUNTING_TRIALS_MAX);
-            let Ok(given) = given else { break };
-            places += 1;
-            let taken: BTreeSet<usize> = given.into_iter().flat_map(|given| given.devices).collect();
-            let is_local = |device: &usize| {
-                problem.devices.get(*device).is_some_and(|device| matches!(device.reach, Reach::Node(_)))
-            };
-            if taken.is_empty() || !taken.iter().all(is_local) {
-                break;
-            }
-            for choice in problem.requests.iter_mut().flat_map(|request| &mut request.choices) {
+/// How many pods get devices, one after the other.
+pub(super) struct Counted {
+    pub(super) pods: u64,
+    /// No more are counted although more may get devices: the last one has a device that other nodes reach, too, and they
+    /// count it as well, or there are very many.
+    pub(super) is_ended: bool,
+}
+
+impl Problem<'_> {
+    /// How many pods that ask for this can get devices of other drivers beside those in `taken`, one after the other. Adds
+    /// what they get. Counting ends with the first search that is given up.
+    pub(super) fn count(&self, taken: &mut BTreeSet<DeviceId>) -> Counted {
+        let mut requests = self.requests.clone();
+        let without = |requests: &mut Vec<Request>, taken: &BTreeSet<usize>| {
+            for choice in requests.iter_mut().flat_map(|request| &mut request.choices) {
                 choice.devices.retain(|device| !taken.contains(device));
             }
+        };
+        let numbers = (0..).zip(&self.devices).filter(|(_, device)| taken.contains(&device.id()));
+        without(&mut requests, &numbers.map(|(number, _)| number).collect());
+        let mut pods = 0;
+        while pods < PLACES_MAX {
+            let given = whole::search(&requests, &self.rules, COUNTING_TRIALS_MAX);
+            let Ok(given) = given else { return Counted { pods, is_ended: false } };
+            pods += 1;
+            let given: BTreeMap<usize, &OnNode<'_>> = given
+                .into_iter()
+                .flat_map(|given| given.devices)
+                .filter_map(|number| Some((number, self.devices.get(number).filter(|of| of.reach.is_some())?)))
+                .collect();
+            taken.extend(given.values().map(|device| device.id()));
+            if given.is_empty() || !given.values().all(|device| matches!(device.reach, Some(Reach::Node(_)))) {
+                return Counted { pods, is_ended: true };
+            }
+            without(&mut requests, &given.into_keys().collect());
         }
-        places
+        Counted { pods, is_ended: true }
     }
 
+    /// The devices of our driver that each request has in the first way to serve all requests; `None`: there is no way.
+    /// `have_room`: whether our devices have room for the first requests, if these have them.
+    pub(super) fn ours_of_first_way(&self, have_room: impl Fn(&[Ours<'_>]) -> bool) -> Option<Vec<Ours<'_>>> {
+        let ours = |given: &Given| -> Ours<'_> {
+            let devices = given.devices.iter().filter_map(|number| self.devices.get(*number));
+            devices.filter(|device| device.reach.is_none()).map(|device| (device.pool, device.name)).collect()
+        };
+        let all = |given: &[Given]| given.iter().map(ours).collect::<Vec<_>>();
+        let is_accepted = |given: &[Given]| have_room(&all(given));
+        let given = whole::search_where(&self.requests, &self.rules, COUNTING_TRIALS_MAX, &is_accepted).ok()?;
+        Some(all(&given))
+    }
+}
+
+impl Mirror {
     /// What claims ask for on a node; `None`: the node is not known.
-    fn problem(&self, asks: &[&Ask], node: &str) -> Option<Problem<'_>> {
+    pub(super) fn problem<'a>(&'a self, asked: &[Asked<'a>], node: &str) -> Option<Problem<'a>> {
         let claims = &self.device_claims;
         let labels = &self.nodes.get(node)?.facts.labels;
         let complete = claims.pools.others_on(node).filter(|(_, pool)| pool.is_complete);
@@ -66,20 +135,42 @@ impl Mirror {
             pool.reach.iter().filter(|(_, reach)| reach.includes(node, labels)).map(move |(name, reach)| OnNode {
                 pool: key,
                 name,
-                reach,
+                reach: Some(reach),
                 is_free: claims.others.owners(key, name).is_none(),
             })
         });
-        let devices: Vec<OnNode<'_>> = devices.collect();
+        let mut devices: Vec<OnNode<'_>> = devices.collect();
+        let others = devices.len();
         // While slices of a pool are missing, it is not known which all devices are.
         let is_changing = claims.pools.others_on(node).any(|(_, pool)| !pool.is_complete);
-        let (mut requests, mut rules): (Vec<Request>, Vec<Rule>) = Default::default();
-        for (claim, ask) in asks.iter().enumerate() {
-            let before = requests.len();
-            for request in &ask.requests {
-                let choices = request.choices.iter().map(|choice| self.choice(choice, &devices, is_changing)).collect();
+        let mut requests: Vec<Request> = Vec::new();
+        for (claim, Asked { ask, decided }) in asked.iter().enumerate() {
+            for (place, request) in ask.requests.iter().enumerate() {
+                let decided = decided.get(place);
+                let mut choices = Vec::new();
+                for (number, choice) in request.choices.iter().enumerate() {
+                    choices.push(match decided {
+                        Some(decided) if decided.choice != number => Choice { count: usize::MAX, devices: Vec::new() },
+                        Some(Decided { ours: Some(ours), .. }) => {
+                            // Several requests can have parts of one device, so each has a number of its own for it.
+                            let first = devices.len();
+                            let device = |of: &OurDevice<'a>| OnNode {
+                                pool: of.pool,
+                                name: of.name,
+                                reach: None,
+                                is_free: true,
+                            };
+                            devices.extend(ours.iter().map(device));
+                            Choice { count: usize::from(choice.count), devices: (first..devices.len()).collect() }
+                        }
+                        _ => self.choice(choice, devices.get(..others).unwrap_or_default(), is_changing),
+                    });
+                }
                 requests.push(Request { claim, choices });
             }
+        }
+        let (mut rules, mut before) = (Vec::new(), 0);
+        for Asked { ask, .. } in asked {
             rules.extend(ask.links.iter().map(|link| {
                 let value = |device: &OnNode<'_>| {
                     let known = claims.pools.get(device.pool)?.devices.get(device.name)?;
@@ -88,6 +179,7 @@ impl Mirror {
                 let linked = link.requests.iter().map(|of| Linked { request: before + of.request, ..*of });
                 Rule::new(linked.collect(), link.comparison, devices.iter().map(value))
             }));
+            before += ask.requests.len();
         }
         Some(Problem { devices, requests, rules })
     }
@@ -108,55 +200,79 @@ impl Mirror {
         Choice { count, devices: usable.collect() }
     }
 
-    /// The allocations that claims get on a node, and the devices of all of them.
+    /// The allocations that claims get on a node, and the devices of other drivers in all of them.
     ///
     /// # Errors
     /// The text names the request that gets no devices there, and why.
     pub(in super::super) fn allocate_others(
         &self,
-        claims: &[(&ClaimFacts, &Ask)],
+        claims: &[Asking<'_>],
         node: &str,
     ) -> Result<(Vec<AllocationResult>, BTreeSet<DeviceId>), String> {
         if claims.is_empty() {
             return Ok(Default::default());
         }
-        let asks: Vec<&Ask> = claims.iter().map(|(_, ask)| *ask).collect();
-        let problem = self.problem(&asks, node).ok_or_else(|| format!("there is no node {node} any more"))?;
+        let asked: Vec<Asked<'_>> = claims.iter().map(|of| self.decided_of(of, node)).collect();
+        let problem = self.problem(&asked, node).ok_or_else(|| format!("there is no node {node} any more"))?;
         let given = whole::search(&problem.requests, &problem.rules, whole::TRIALS_MAX);
         let mut given = given.map_err(|failure| self.without_devices(claims, failure, node))?.into_iter();
         let (mut allocations, mut taken) = (Vec::new(), BTreeSet::new());
-        for ask in asks {
+        for Asking { ask, ours, .. } in claims {
             let given: Vec<Given> = given.by_ref().take(ask.requests.len()).collect();
             let choices: Vec<usize> = given.iter().map(|given| given.choice).collect();
-            let of_claim = ask.taken(&choices).zip(&given).flat_map(|(request, given)| {
-                let devices = given.devices.iter().filter_map(|device| problem.devices.get(*device));
-                devices.map(move |device| (request, device))
-            });
-            let of_claim: Vec<(&DevicesAsk, &OnNode<'_>)> = of_claim.collect();
-            taken.extend(of_claim.iter().map(|(_, device)| device.id()));
-            let result = |(request, device): &(&DevicesAsk, &OnNode<'_>)| DeviceRequestAllocationResult {
-                request: request.name.clone(),
-                driver: device.pool.0.clone(),
-                pool: device.pool.1.clone(),
-                device: device.name.to_owned(),
-                tolerations: Some(request.tolerations.clone()).filter(|of| !of.is_empty()),
-                ..DeviceRequestAllocationResult::default()
-            };
+            let (mut results, mut reaches) = (Vec::new(), Vec::new());
+            for (place, (request, given)) in ask.taken(&choices).zip(&given).enumerate() {
+                results.extend(ours.iter().filter_map(|of| of.results.get(place)).flatten().cloned());
+                for device in given.devices.iter().filter_map(|device| problem.devices.get(*device)) {
+                    let Some(reach) = device.reach else { continue };
+                    taken.insert(device.id());
+                    reaches.push(reach);
+                    results.push(DeviceRequestAllocationResult {
+                        request: request.name.clone(),
+                        driver: device.pool.0.clone(),
+                        pool: device.pool.1.clone(),
+                        device: device.name.to_owned(),
+                        tolerations: Some(request.tolerations.clone()).filter(|of| !of.is_empty()),
+                        ..DeviceRequestAllocationResult::default()
+                    });
+                }
+            }
+            let config = self.configurations(ask, &choices);
+            let has_ours = results.iter().any(|result| result.driver == DRIVER);
             allocations.push(AllocationResult {
-                devices: Some(DeviceAllocationResult {
-                    results: Some(of_claim.iter().map(result).collect()),
-                    config: self.configurations(ask, &choices),
-                }),
-                node_selector: dra::selector(of_claim.iter().map(|(_, device)| device.reach), node),
+                devices: Some(DeviceAllocationResult { results: Some(results), config }),
+                node_selector: match has_ours {
+                    true => Some(dra::only(node)),
+                    false => dra::selector(reaches.into_iter(), node),
+                },
                 allocation_timestamp: None,
             });
         }
         Ok((allocations, taken))
     }
 
-    fn without_devices(&self, claims: &[(&ClaimFacts, &Ask)], failure: Failure, node: &str) -> String {
-        let mut all = claims.iter().flat_map(|(claim, ask)| ask.requests.iter().map(move |request| (claim, request)));
-        let Some((claim, request)) = all.nth(failure.request) else {
+    /// A claim with what the core has decided.
+    fn decided_of<'a>(&'a self, asking: &'a Asking<'a>, node: &str) -> Asked<'a> {
+        let Asking { ask, ours, .. } = asking;
+        let of_request = |(choice, results): (&usize, &Vec<DeviceRequestAllocationResult>), asked: &'a DevicesAsk| {
+            let is_given = |device: &OurDevice<'_>| {
+                results.iter().any(|result| (&result.pool, result.device.as_str()) == (&device.pool.1, device.name))
+            };
+            let ours = self.device_claims.is_ours(asked);
+            let ours = ours.then(|| self.device_claims.ours_on(node, asked).filter(is_given).collect());
+            Decided { choice: *choice, ours }
+        };
+        let decided = ours.iter().flat_map(|GivenOfOurs { choices, results }| {
+            choices.iter().zip(results).zip(ask.taken(choices)).map(|(given, asked)| of_request(given, asked))
+        });
+        Asked { ask, decided: decided.collect() }
+    }
+
+    fn without_devices(&self, claims: &[Asking<'_>], failure: Failure, node: &str) -> String {
+        let mut all = claims
+            .iter()
+            .flat_map(|of| of.ask.requests.iter().enumerate().map(move |(place, request)| (of, place, request)));
+        let Some((Asking { claim, ours, .. }, _, request)) = all.nth(failure.request) else {
             return "its claims have changed".into();
         };
         let drivers = request.choices.iter().filter_map(|choice| self.device_claims.driver_of(choice));
@@ -165,8 +281,11 @@ impl Mirror {
             true => "it was not found out which devices would do, because there are too many ways",
             false => "not enough devices are free that will do",
         };
+        let ours = ours.iter().flat_map(|of| of.results.iter().flatten());
+        let ours: Vec<String> = ours.map(|result| format!("{}/{}", result.pool, result.device)).collect();
+        let beside = if ours.is_empty() { String::new() } else { format!(" beside {}", ours.join(" and ")) };
         format!(
-            "ResourceClaim {:?}, request {:?} for devices of {}: {why} on node {node}",
+            "ResourceClaim {:?}, request {:?} for devices of {}: {why}{beside} on node {node}",
             claim.name,
             request.name,
             drivers.join(" and ")

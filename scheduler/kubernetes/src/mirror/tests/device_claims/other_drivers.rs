@@ -4,7 +4,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceSlice};
 use serde_json::{Value, json};
 
 use super::super::{World, Write, typed};
-use super::{DRIVER, NIC};
+use super::NIC;
 
 impl World {
     /// A pool of another driver. `place` says where its devices can be used.
@@ -258,10 +258,6 @@ fn what_is_not_supported_of_other_drivers_is_named() {
     world.pod_with_nic("two", json!({"count": 2}));
     world.pod_with_nic("all", json!({"allocationMode": "All"}));
     world.pod_with_nic("fails", json!({"selectors": [{"cel": {"expression": "device.colour == 1"}}]}));
-    let exactly = |class: &str| json!({"deviceClassName": class});
-    let mix = json!([{"name": "x", "exactly": exactly(NIC)}, {"name": "y", "exactly": exactly(DRIVER)}]);
-    world.claim_of_nics("mix", mix, json!([]));
-    world.pod_with_claim("mix", "mix", json!({}));
     world.reconcile();
     for (name, text) in [
         ("shared", "consumable capacity"),
@@ -270,7 +266,6 @@ fn what_is_not_supported_of_other_drivers_is_named() {
         ("two", "does not support"),
         ("all", "does not support"),
         ("fails", "device.colour == 1"),
-        ("mix", "by claims of their own"),
     ] {
         assert!(world.why_waiting(name).contains(text), "{name}: {}", world.why_waiting(name));
     }

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::super::{World, Write};
 use super::BYTES;
+use super::both_drivers::of_root;
 
 /// Whatever happens, in any order, no device is given out twice, and no allocation is left over.
 #[test]
@@ -20,12 +21,16 @@ fn random_changes_never_give_a_device_out_twice() {
         };
         let mut world = World::new();
         for node in ["n", "m"] {
-            world.node_with_driver(node, 2);
-            world.nics(node, 2);
+            let roots = [of_root("a"), of_root("b")];
+            world.node_of_both(node, &roots, &roots);
         }
         world.claim("shared", 30, None, json!({}));
         for step in 0..60 {
-            match random(12) {
+            match random(13) {
+                12 => {
+                    let part = [30, 60, 100][random(3) as usize];
+                    world.pod_with_near_card(&format!("b{step}"), part);
+                }
                 11 => world.pod_with_nic(&format!("n{step}"), json!({"count": 1 + random(2)})),
                 10 => {
                     let (name, claim) = (format!("l{step}"), format!("l{step}-gpus"));
@@ -68,6 +73,11 @@ fn random_changes_never_give_a_device_out_twice() {
             let cards = world.cards_given_out();
             let different: BTreeSet<&String> = cards.iter().collect();
             assert_eq!(cards.len(), different.len(), "seed {seed}, step {step}: {cards:?}");
+            for claim in world.claims.keys().filter(|claim| claim.starts_with('b')) {
+                let devices: Vec<String> = world.results(claim).into_iter().map(|(_, device, _)| device).collect();
+                let numbers: BTreeSet<&str> = devices.iter().filter_map(|of| of.split('-').nth(1)).collect();
+                assert!(devices.is_empty() || (devices.len(), numbers.len()) == (2, 1), "seed {seed}: {devices:?}");
+            }
         }
         let errors: Vec<&String> = world.log.iter().filter(|line| line.starts_with("error")).collect();
         assert!(errors.is_empty(), "seed {seed}: {errors:?}");

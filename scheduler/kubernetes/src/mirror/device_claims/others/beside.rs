@@ -1,0 +1,384 @@
+//! Claims that ask for devices of our driver and of others together.
+//!
+//! The core chooses the devices of our driver, and knows of no others. A constraint can compare both. So for each node the
+//! books mark those of our devices beside which the other devices can be had. Where the requests of our driver must have
+//! the same values of what is compared, or where only one device is compared, the marks are exact: a pod can have any of
+//! the marked devices. Otherwise one way to serve the pod is looked for, and only devices like those of this way are
+//! marked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::{Alternatives, Bytes, Comparison, DeviceCore};
+use k8s_openapi::api::resource::v1::DeviceRequestAllocationResult;
+
+use super::super::super::Mirror;
+use super::super::{DeviceClaims, USABLE};
+use super::allocation::{Asked, Decided, OurDevice, Ours};
+use super::{AskedOf, Kind};
+use crate::dra::{self, Ask, DRIVER, DevicesAsk, Free, Link, PoolKey, compared_value};
+use crate::wanted::{Lists, Mark};
+
+/// What pods of a kind can get on a node.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Places {
+    /// How many pods of the kind can get devices of other drivers there, one after the other.
+    pub(super) free: u64,
+    /// They follow from the room on devices of our driver, too, so they are counted whenever the node is told of.
+    pub(super) depend_on_room: bool,
+    /// Our devices beside which the pods can have others, for each attribute by which the books know them.
+    beside: Vec<Beside>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Beside {
+    attribute: String,
+    /// A pod takes one of these devices and nothing else of our driver, and no two pods can have parts of the same one. Of
+    /// two devices of a group that the manager speaks alike of, each will do where the other one does.
+    is_one_of_each: bool,
+    groups: Vec<Group>,
+}
+
+/// Devices that are alike in what is compared.
+#[derive(Debug, PartialEq)]
+struct Group {
+    /// Their names in the books.
+    devices: BTreeSet<String>,
+    /// So many pods can get others beside these devices.
+    places: u64,
+}
+
+/// What is asked for if each request has one of its choices.
+struct Combination<'a> {
+    asks: &'a [Ask],
+    /// For each claim, the choices of its requests; empty: it asks our driver for nothing, and none is chosen.
+    choices: Vec<Vec<usize>>,
+    ours: Vec<Our<'a>>,
+}
+
+/// A request for devices of our driver.
+struct Our<'a> {
+    claim: usize,
+    request: usize,
+    /// Its place among all requests of all claims.
+    number: usize,
+    /// Its place among all requests of claims that ask our driver for something.
+    place: usize,
+    ask: &'a DevicesAsk,
+    /// The constraints of its claim that compare its devices with those of other drivers.
+    links: Vec<&'a Link>,
+    /// Further constraints are about its devices.
+    has_further_links: bool,
+}
+
+/// The values by which a device of our driver is compared with others.
+type Values = Vec<String>;
+
+impl Combination<'_> {
+    fn linked(&self) -> impl Iterator<Item = &Our<'_>> {
+        self.ours.iter().filter(|our| !our.links.is_empty())
+    }
+
+    /// Whether our devices that are compared with others are alike in all that is compared.
+    fn is_uniform(&self) -> bool {
+        let Some(first) = self.linked().next() else { return true };
+        let is_alike = |our: &Our<'_>| our.claim == first.claim && our.links == first.links;
+        let are_same = first.links.iter().all(|link| link.comparison == Comparison::Same);
+        let devices: usize = self.linked().map(|our| usize::from(our.ask.count)).sum();
+        devices == 1 || are_same && self.linked().all(is_alike)
+    }
+}
+
+impl Mirror {
+    /// What pods of a kind can get on a node.
+    pub(super) fn places_of(&self, kind: &Kind, node: &str) -> Places {
+        let claims = &self.device_claims;
+        let lists = claims.lists_of(&kind.asks);
+        let mut places = Places::default();
+        for number in 0..lists.combinations().clamp(1, Alternatives::CHOICES_MAX) {
+            let combination = claims.combination(&kind.asks, &lists.choice(number));
+            let names = claims.names_of_marks(&combination, &kind.name, lists.combinations());
+            let of_combination = match combination.is_uniform() {
+                true => self.places_by_values(&combination, names, node),
+                false => self.places_of_first_way(&combination, names, node),
+            };
+            places.free = places.free.max(of_combination.free);
+            places.depend_on_room |= of_combination.depend_on_room;
+            places.beside.extend(of_combination.beside);
+        }
+        places
+    }
+
+    /// The places of a combination whose compared devices of our driver are alike.
+    fn places_by_values(&self, combination: &Combination<'_>, names: Vec<(usize, String)>, node: &str) -> Places {
+        let claims = &self.device_claims;
+        let mut by_values: BTreeMap<Option<Values>, BTreeSet<(&PoolKey, &str)>> = BTreeMap::new();
+        for our in combination.linked() {
+            for OurDevice { pool, name, .. } in claims.ours_on(node, our.ask) {
+                if let Some(values) = claims.values_of(our, pool, name) {
+                    by_values.entry(Some(values)).or_default().insert((pool, name));
+                }
+            }
+        }
+        if combination.linked().next().is_none() {
+            let all = combination.ours.iter().flat_map(|our| claims.ours_on(node, our.ask));
+            by_values.insert(None, all.map(|of| (of.pool, of.name)).collect());
+        }
+        let (mut free, mut is_ended, mut taken) = (0_u64, false, BTreeSet::new());
+        let mut groups = Vec::new();
+        for devices in by_values.values() {
+            let can_have =
+                |our: &Our<'_>, of: &OurDevice<'_>| our.links.is_empty() || devices.contains(&(of.pool, of.name));
+            let asked = claims.asked(combination, node, can_have);
+            let Some(problem) = self.problem(&asked, node) else { continue };
+            let is_first = taken.is_empty();
+            let counted = if is_ended { None } else { Some(problem.count(&mut taken)) };
+            free = free.saturating_add(counted.as_ref().map_or(0, |counted| counted.pods));
+            is_ended |= counted.as_ref().is_some_and(|counted| counted.is_ended);
+            // What pods beside other devices would take is free as long as there are none.
+            let places = match counted.filter(|_| is_first) {
+                Some(counted) => counted.pods,
+                None => problem.count(&mut BTreeSet::new()).pods,
+            };
+            if places > 0 {
+                groups.push((devices, places));
+            }
+        }
+        let group = |(devices, places): &(&BTreeSet<(&PoolKey, &str)>, u64)| Group {
+            devices: devices.iter().map(|(pool, name)| dra::uuid(&pool.1, name)).collect(),
+            places: *places,
+        };
+        let is_one_of_each = match &combination.ours[..] {
+            [our] if our.ask.count == 1 && !our.links.is_empty() && !our.has_further_links => {
+                claims.ours_on(node, our.ask).all(|device| device.has_room_for_one)
+            }
+            _ => false,
+        };
+        let beside = |(_, attribute)| Beside { attribute, is_one_of_each, groups: groups.iter().map(group).collect() };
+        Places { free, depend_on_room: false, beside: names.into_iter().map(beside).collect() }
+    }
+
+    /// The places of a combination with compared devices of our driver that are not alike: one, with devices like those
+    /// of the first way to serve a pod. If no way has room now, others could make room.
+    fn places_of_first_way(&self, combination: &Combination<'_>, names: Vec<(usize, String)>, node: &str) -> Places {
+        let claims = &self.device_claims;
+        let asked = claims.asked(combination, node, |_, _| true);
+        let problem = self.problem(&asked, node);
+        let way = |held: &dyn Fn(&str) -> Vec<(DeviceCore, Bytes)>| {
+            let have_room = |ours: &[Ours<'_>]| {
+                let mut taken: BTreeMap<(&PoolKey, &str), Vec<(DeviceCore, Bytes)>> = BTreeMap::new();
+                combination.ours.iter().all(|our| {
+                    ours.get(our.number).into_iter().flatten().all(|(pool, name)| {
+                        let parts = taken.entry((pool, name)).or_insert_with(|| held(&dra::uuid(&pool.1, name)));
+                        claims.take(our.ask, pool, name, parts)
+                    })
+                })
+            };
+            let way = problem.as_ref()?.ours_of_first_way(have_room)?;
+            let values = combination.linked().map(|our| {
+                let devices = way.get(our.number).into_iter().flatten();
+                let values: BTreeSet<Option<Values>> =
+                    devices.map(|(pool, name)| claims.values_of(our, pool, name)).collect();
+                (our.place, values)
+            });
+            Some(values.collect::<BTreeMap<_, _>>())
+        };
+        let held = |device: &str| match self.said_of(node, device).is_some_and(|said| said.problem.is_some()) {
+            true => vec![(DeviceCore::WHOLE, Bytes::new(u64::MAX))],
+            false => self.parts_given_out(device, node, None),
+        };
+        let values = way(&held).or_else(|| way(&|_| Vec::new()));
+        let beside = |(place, attribute): (usize, String)| {
+            let our = combination.ours.iter().find(|our| our.place == place);
+            let like = values.as_ref().and_then(|values| values.get(&place));
+            let devices = our.into_iter().flat_map(|our| {
+                let all = claims.ours_on(node, our.ask);
+                let is_like = move |of: &OurDevice<'_>| {
+                    let values = claims.values_of(our, of.pool, of.name);
+                    values.is_some() && like.is_some_and(|like| like.contains(&values))
+                };
+                all.filter(is_like).map(|of| dra::uuid(&of.pool.1, of.name))
+            });
+            Beside { attribute, is_one_of_each: false, groups: vec![Group { devices: devices.collect(), places: 1 }] }
+        };
+        let free = u64::from(values.is_some());
+        Places { free, depend_on_room: true, beside: names.into_iter().map(beside).collect() }
+    }
+
+    /// The attributes by which the books know our devices on a node beside which others can be had, by device.
+    pub(in super::super) fn marks_on(&self, node: &str) -> BTreeMap<String, Vec<String>> {
+        let others = &self.device_claims.others;
+        let mut marks: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let counted = others.places.get(node);
+        for kind in others.kinds.values() {
+            let Some(places) = counted.and_then(|counted| counted.get(&kind.number)) else { continue };
+            if places.beside.is_empty() {
+                continue;
+            }
+            // If a pod of this kind leaves, it leaves the devices beside its own, too.
+            let held = self.held_by_kind(&kind.name, node);
+            for Beside { attribute, is_one_of_each, groups } in &places.beside {
+                let mut devices: BTreeSet<&String> = BTreeSet::new();
+                for group in groups {
+                    let unused = || group.devices.iter().filter(|device| self.is_unused(device, node));
+                    let first = unused().next().map(|device| self.said_of(node, device));
+                    let are_alike = || unused().all(|device| Some(self.said_of(node, device)) == first);
+                    match usize::try_from(group.places) {
+                        // Each pod takes one of them, so further ones would be too many.
+                        Ok(enough) if *is_one_of_each && unused().count() > enough && are_alike() => {
+                            devices.extend(unused().take(enough));
+                        }
+                        _ => devices.extend(&group.devices),
+                    }
+                }
+                devices.extend(held.iter().filter(|_| *is_one_of_each || places.free == 0));
+                for device in devices {
+                    marks.entry(device.clone()).or_default().push(attribute.clone());
+                }
+            }
+        }
+        marks
+    }
+
+    fn is_unused(&self, device: &str, node: &str) -> bool {
+        let is_ill = self.said_of(node, device).is_some_and(|said| said.problem.is_some());
+        !is_ill && self.parts_given_out(device, node, None).is_empty()
+    }
+
+    /// The devices that pods of a kind have on a node.
+    fn held_by_kind(&self, kind: &str, node: &str) -> BTreeSet<String> {
+        let pods = self.on_node.get(node).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
+        let instances = pods.filter_map(|pod| pod.instance.as_ref()).filter(|of| of.amounts.counted.contains_key(kind));
+        instances.flat_map(|of| &of.amounts.devices).map(|part| part.uuid.clone()).collect()
+    }
+}
+
+impl DeviceClaims {
+    /// What the devices of a pod need beside its requests, by the choices of the requests of claims that ask for devices of
+    /// both sorts.
+    pub(in super::super) fn marks(&self, asks: &[Ask], kind: &str, choices: &[usize]) -> Vec<Mark> {
+        let combination = self.combination(asks, choices);
+        let names = self.names_of_marks(&combination, kind, self.lists_of(asks).combinations());
+        let mark = |(wish, attribute)| Mark { wish, attribute, value: USABLE.to_owned() };
+        names.into_iter().map(mark).collect()
+    }
+
+    /// The attributes by which constraints compare our devices with others.
+    pub(super) fn compared_with_ours(&self, asks: &[Ask]) -> BTreeSet<String> {
+        let lists = self.lists_of(asks);
+        let of_combination = |number| {
+            let combination = self.combination(asks, &lists.choice(number));
+            let links = combination.ours.into_iter().flat_map(|our| our.links);
+            links.map(|link| link.attribute().to_owned()).collect::<Vec<String>>()
+        };
+        (0..lists.combinations().min(Alternatives::CHOICES_MAX)).flat_map(of_combination).collect()
+    }
+
+    /// The choices of the requests of claims that ask for devices of both sorts.
+    fn lists_of(&self, asks: &[Ask]) -> Lists {
+        let both = asks.iter().filter(|ask| self.asked_of(ask) == AskedOf::Both);
+        Lists::of(both.flat_map(|ask| &ask.requests).map(|request| request.choices.len()))
+    }
+
+    fn combination<'a>(&self, asks: &'a [Ask], choices: &[usize]) -> Combination<'a> {
+        let mut combination = Combination { asks, choices: Vec::new(), ours: Vec::new() };
+        let (mut before, mut number) = (0, 0);
+        for (claim, ask) in asks.iter().enumerate() {
+            let first = number;
+            number += ask.requests.len();
+            if self.asked_of(ask) != AskedOf::Both {
+                combination.choices.push(Vec::new());
+                continue;
+            }
+            let of_claim: Vec<usize> = choices.iter().skip(before).take(ask.requests.len()).copied().collect();
+            let is_ours: Vec<bool> = ask.taken(&of_claim).map(|choice| self.is_ours(choice)).collect();
+            let is_ours = |request: usize| is_ours.get(request).copied().unwrap_or_default();
+            let is_about = |link: &Link, request: usize| {
+                let is_chosen = |choice: usize| of_claim.get(request) == Some(&choice);
+                link.requests.iter().any(|of| of.request == request && of.choice.is_none_or(is_chosen))
+            };
+            let with_others = |link: &&Link| (0..ask.requests.len()).any(|of| !is_ours(of) && is_about(link, of));
+            for (request, asked) in ask.taken(&of_claim).enumerate().filter(|(request, _)| is_ours(*request)) {
+                let about_it = ask.links.iter().filter(|link| is_about(link, request));
+                let (links, further): (Vec<&Link>, Vec<&Link>) = about_it.partition(with_others);
+                let (place, has_further_links) = (before + request, !further.is_empty());
+                let number = first + request;
+                combination.ours.push(Our { claim, request, number, place, ask: asked, links, has_further_links });
+            }
+            before += ask.requests.len();
+            combination.choices.push(of_claim);
+        }
+        combination
+    }
+
+    /// The attributes that mark devices for a combination, each with the place of its request.
+    fn names_of_marks(&self, combination: &Combination<'_>, kind: &str, combinations: usize) -> Vec<(usize, String)> {
+        let mut marked: Vec<usize> = combination.linked().map(|our| our.place).collect();
+        if marked.is_empty() && combinations > 1 {
+            // Nothing is compared, but other devices cannot be had for all combinations.
+            marked.extend(combination.ours.first().map(|our| our.place));
+        }
+        let choices = combination.choices.concat().iter().map(usize::to_string).collect::<Vec<_>>().join(".");
+        let one = marked.len() == 1;
+        let name = |place: usize| {
+            let mut name = format!("free beside it: {kind}");
+            if combinations > 1 {
+                name = format!("{name}, choices {choices}");
+            }
+            if !one {
+                name = format!("{name}, request {place}");
+            }
+            (place, name)
+        };
+        marked.into_iter().map(name).collect()
+    }
+
+    /// What claims ask for with a combination of choices. `can_have`: whether a request can have a device of our driver.
+    fn asked<'a>(
+        &'a self,
+        combination: &Combination<'a>,
+        node: &str,
+        can_have: impl Fn(&Our<'_>, &OurDevice<'_>) -> bool,
+    ) -> Vec<Asked<'a>> {
+        let of_claim = |(claim, ask): (usize, &'a Ask)| {
+            let choices = combination.choices.get(claim).into_iter().flatten().enumerate();
+            let decided = choices.map(|(request, choice)| {
+                let our = combination.ours.iter().find(|our| (our.claim, our.request) == (claim, request));
+                let ours = our.map(|our| self.ours_on(node, our.ask).filter(|device| can_have(our, device)).collect());
+                Decided { choice: *choice, ours }
+            });
+            Asked { ask, decided: decided.collect() }
+        };
+        combination.asks.iter().enumerate().map(of_claim).collect()
+    }
+
+    /// The devices of our driver on a node that a request selects.
+    pub(super) fn ours_on<'a>(&'a self, node: &str, ask: &DevicesAsk) -> impl Iterator<Item = OurDevice<'a>> {
+        let selection = self.selection(ask).ok();
+        let pools = self.pools.on(node).filter(|(_, pool)| pool.is_complete);
+        pools.flat_map(move |(key, pool)| {
+            pool.devices.iter().filter_map(move |(name, device)| {
+                let takes = selection?.taken(key, name)?;
+                let (_, memory) = dra::held(&DeviceRequestAllocationResult::default(), device)?;
+                let left = Free::of(memory, std::iter::once((takes.core, takes.memory)));
+                Some(OurDevice { pool: key, name, has_room_for_one: !left.is_enough_for(takes) })
+            })
+        })
+    }
+
+    /// Adds what a request takes of a device to the parts that are taken of it. Returns whether there was room.
+    fn take(&self, ask: &DevicesAsk, pool: &PoolKey, name: &str, parts: &mut Vec<(DeviceCore, Bytes)>) -> bool {
+        let device = self.pools.get(pool).and_then(|pool| pool.devices.get(name));
+        let whole = device.and_then(|device| dra::held(&DeviceRequestAllocationResult::default(), device));
+        let takes = self.selection(ask).ok().and_then(|selection| selection.taken(pool, name));
+        let (Some((_, memory)), Some(takes)) = (whole, takes) else { return false };
+        let has_room = Free::of(memory, parts.iter().copied()).is_enough_for(takes);
+        parts.push((takes.core, takes.memory));
+        has_room
+    }
+
+    /// The values by which a device is compared with others; `None`: it lacks one.
+    fn values_of(&self, our: &Our<'_>, pool: &PoolKey, name: &str) -> Option<Values> {
+        let device = self.pools.get(pool)?.devices.get(name)?;
+        our.links.iter().map(|link| compared_value(DRIVER, device, link.attribute())).collect()
+    }
+}

@@ -1,0 +1,422 @@
+//! Claims that ask for devices of our driver and of another one together.
+
+mod brute_force;
+
+use serde_json::{Value, json};
+
+use super::super::{World, Write};
+use super::{DRIVER, NIC};
+use crate::mirror::DeviceSaid;
+
+const ROOT: &str = "resource.kubernetes.io/pcieRoot";
+
+/// What the devices of a claim must have in common.
+fn same_root(requests: &[&str]) -> Value {
+    json!({"requests": requests, "matchAttribute": ROOT})
+}
+
+pub(super) fn of_root(root: &str) -> Value {
+    json!({"attributes": {ROOT: {"string": root}}})
+}
+
+fn percent(percent: u32) -> Value {
+    json!({"deviceClassName": DRIVER, "capacity": {"requests": {"core": percent.to_string(), "memory": "1Gi"}}})
+}
+
+impl World {
+    /// A node with GPUs and network cards, each given by what its driver says of it beside its name.
+    pub(super) fn node_of_both(&mut self, node: &str, gpus: &[Value], cards: &[Value]) {
+        self.node_with_driver(node, gpus.len());
+        let mut slice = self.slices[node].clone();
+        for (device, more) in slice["spec"]["devices"].as_array_mut().unwrap().iter_mut().zip(gpus) {
+            json_patch::merge(device, more);
+        }
+        self.made += 1;
+        slice["spec"]["pool"]["generation"] = self.made.into();
+        self.mirror.resource_slice(super::typed(&slice));
+        self.slices.insert(node.into(), slice);
+        self.cards_of(node, cards);
+    }
+
+    fn cards_of(&mut self, node: &str, cards: &[Value]) {
+        let named = |(number, more): (usize, &Value)| {
+            let mut device = json!({"name": format!("nic-{number}")});
+            json_patch::merge(&mut device, more);
+            device
+        };
+        let devices: Vec<Value> = cards.iter().enumerate().map(named).collect();
+        self.pool_of_nics(&format!("{node}-nics"), json!({"nodeName": node}), devices.into());
+    }
+
+    fn pod_of_both(&mut self, name: &str, requests: Value, constraints: Value) {
+        self.claim_of_nics(name, requests, constraints);
+        self.pod_with_claim(name, name, json!({}));
+    }
+
+    /// A pod with a part of a GPU and a card of the same root.
+    pub(super) fn pod_with_near_card(&mut self, name: &str, part: u32) {
+        let requests = json!([
+            {"name": "gpu", "exactly": percent(part)}, {"name": "nic", "exactly": {"deviceClassName": NIC}},
+        ]);
+        self.pod_of_both(name, requests, json!([same_root(&["gpu", "nic"])]));
+    }
+
+    /// What a claim has: request and device.
+    fn has(&self, claim: &str) -> Vec<String> {
+        self.results(claim).into_iter().map(|(request, device, _)| format!("{request} {device}")).collect()
+    }
+}
+
+/// A node with two GPUs and two cards, one of each at root a and at root b.
+fn with_two_roots() -> World {
+    let mut world = World::new();
+    world.node_of_both("n", &[of_root("a"), of_root("b")], &[of_root("b"), of_root("a")]);
+    world
+}
+
+#[test]
+fn a_gpu_and_a_card_of_one_root_are_one_claim() {
+    let mut world = World::new();
+    // A node without a pair, and one with a pair.
+    world.node_of_both("m", &[of_root("a"), json!({})], &[of_root("b"), json!({})]);
+    world.node_of_both("n", &[of_root("a"), of_root("b")], &[of_root("c"), of_root("b")]);
+    world.pod_with_near_card("a", 40);
+    world.reconcile();
+    assert_eq!(world.bound().into_iter().collect::<Vec<_>>(), [("a", "n")], "{}", world.why_waiting("a"));
+    assert_eq!(world.has("a"), ["gpu gpu-1", "nic nic-1"]);
+    let status = &world.claims["a"]["status"];
+    let results = &status["allocation"]["devices"]["results"];
+    assert_eq!((&results[0]["driver"], &results[1]["driver"]), (&json!(DRIVER), &json!(NIC)));
+    assert_eq!(
+        (&results[0]["consumedCapacity"]["core"], &results[1]["consumedCapacity"]),
+        (&json!("40"), &Value::Null)
+    );
+    let field = &status["allocation"]["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0];
+    assert_eq!((&field["values"], &status["reservedFor"][0]["name"]), (&json!(["n"]), &json!("a")));
+    // The GPU has room, but no card of its root is free.
+    world.pod_with_near_card("b", 40);
+    world.reconcile();
+    let why = world.why_waiting("b");
+    assert!(why.contains(NIC) && why.contains(ROOT), "{why}");
+    // The next leader knows all this, and the card is given out again when it is given back.
+    world.change_leader();
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    world.delete("a");
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!((world.names_of_bound(), world.has("b")), (vec!["b"], vec!["gpu gpu-1".into(), "nic nic-1".into()]));
+}
+
+#[test]
+fn what_lacks_beside_a_gpu_with_room_is_named() {
+    let mut world = with_two_roots();
+    world.claim("theirs", 1, None, json!({}));
+    world.allocate_by_hand("theirs", "n", "gpu-0", 90, 1 << 30);
+    world.claim_of_nics(
+        "card",
+        json!([{"name": "nic", "exactly": {"deviceClassName": NIC, "selectors": [
+            {"cel": {"expression": format!("device.attributes[\"resource.kubernetes.io\"].pcieRoot == \"b\"")}},
+        ]}}]),
+        json!([]),
+    );
+    world.pod_with_claim("card", "card", json!({}));
+    world.reconcile();
+    // Root a has a card and no room on its GPU, and root b has room and no card.
+    world.pod_with_near_card("a", 40);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["card"]);
+    let why = world.why_waiting("a");
+    assert!(why.contains("40 % gpu-core"), "{why}");
+    world.change_claim("theirs", |claim| claim["status"] = json!({}));
+    world.reconcile();
+    assert_eq!(world.has("a"), ["gpu gpu-0", "nic nic-1"]);
+}
+
+#[test]
+fn parts_go_where_cards_are_left() {
+    let mut world = with_two_roots();
+    for name in ["a", "b", "c"] {
+        world.pod_with_near_card(name, 25);
+    }
+    world.reconcile();
+    // Both would fit on one GPU, but each root has one card.
+    let [first, second] = world.names_of_bound().try_into().unwrap_or_else(|_| panic!("{:?}", world.log));
+    let mut gpus = [world.has(first)[0].clone(), world.has(second)[0].clone()];
+    gpus.sort();
+    assert_eq!(gpus, ["gpu gpu-0", "gpu gpu-1"]);
+    assert!(world.log.iter().all(|line| !line.contains("evicted")), "{:?}", world.log);
+}
+
+impl World {
+    fn gang_with_near_cards(&mut self, size: usize, part: u32) {
+        for member in 0..size {
+            let name = format!("g{member}");
+            self.pod_with_near_card(&name, part);
+            let mut pod = self.pods[&name].clone();
+            pod["metadata"]["annotations"] =
+                json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": size.to_string()});
+            self.pods.insert(name.clone(), pod);
+            self.show(&name);
+        }
+    }
+}
+
+#[test]
+fn a_gang_starts_where_each_member_has_a_near_card() {
+    // Two GPUs and one card at each root: two of the GPUs have none.
+    for (size, is_bound) in [(2, true), (3, false)] {
+        let mut world = World::new();
+        let gpus = [of_root("a"), of_root("a"), of_root("b"), of_root("b")];
+        world.node_of_both("n", &gpus, &[of_root("a"), of_root("b")]);
+        world.gang_with_near_cards(size, 100);
+        if is_bound {
+            world.wait_for_writes();
+            assert_eq!(world.writes.len(), size, "they start together");
+        }
+        world.reconcile();
+        assert_eq!(world.bound().len(), if is_bound { size } else { 0 }, "{size}: {:?}", world.log);
+    }
+}
+
+#[test]
+fn what_drivers_say_later_counts() {
+    let mut world = World::new();
+    world.node_of_both("n", &[json!({})], &[of_root("a")]);
+    world.pod_with_near_card("a", 40);
+    world.reconcile();
+    assert!(world.bound().is_empty());
+    world.node_of_both("n", &[of_root("a")], &[of_root("b")]);
+    world.reconcile();
+    assert!(world.bound().is_empty());
+    world.cards_of("n", &[of_root("b"), of_root("a")]);
+    world.reconcile();
+    assert_eq!(world.has("a"), ["gpu gpu-0", "nic nic-1"]);
+}
+
+#[test]
+fn a_gpu_that_is_ill_leaves_its_card_to_the_other_one() {
+    let mut world = World::new();
+    let gpu = |uuid: &str| {
+        let mut gpu = of_root("a");
+        gpu["attributes"]["uuid"] = json!({"string": uuid});
+        gpu
+    };
+    world.node_of_both("n", &[gpu("GPU-0"), gpu("GPU-1")], &[of_root("a")]);
+    let ill = DeviceSaid { problem: Some("XID 79".into()), ..DeviceSaid::default() };
+    world.mirror.manager_says("n", Some([("GPU-0".to_owned(), ill)].into()));
+    world.pod_with_near_card("a", 100);
+    world.reconcile();
+    assert_eq!(world.has("a"), ["gpu gpu-1", "nic nic-0"], "{}", world.why_waiting("a"));
+}
+
+#[test]
+fn distinct_values_hold_between_drivers() {
+    let mut world = World::new();
+    world.node_of_both("n", &[of_root("a")], &[of_root("a"), of_root("b"), json!({})]);
+    let requests =
+        json!([{"name": "nic", "exactly": {"deviceClassName": NIC}}, {"name": "gpu", "exactly": percent(10)}]);
+    let distinct = json!([{"distinctAttribute": ROOT}]);
+    for name in ["a", "b"] {
+        world.pod_of_both(name, requests.clone(), distinct.clone());
+    }
+    world.reconcile();
+    let [bound] = world.names_of_bound().try_into().expect("one of them is bound");
+    assert_eq!(world.has(bound), ["nic nic-1", "gpu gpu-0"]);
+}
+
+#[test]
+fn without_a_constraint_both_are_of_the_node() {
+    let mut world = World::new();
+    world.node_of_both("m", &[json!({}), json!({})], &[]);
+    world.node_of_both("n", &[json!({})], &[json!({}), json!({}), json!({})]);
+    let all = json!({"deviceClassName": NIC, "allocationMode": "All"});
+    let requests = json!([{"name": "gpu", "exactly": percent(10)}, {"name": "nics", "exactly": all}]);
+    for name in ["a", "b"] {
+        world.pod_of_both(name, requests.clone(), json!([]));
+    }
+    world.reconcile();
+    let [bound] = world.names_of_bound().try_into().expect("one of them is bound");
+    assert_eq!(world.has(bound), ["gpu gpu-0", "nics nic-0", "nics nic-1", "nics nic-2"]);
+}
+
+#[test]
+fn entries_of_lists_are_tried_in_the_order_of_requests() {
+    let mut world = with_two_roots();
+    let cards = json!([
+        {"name": "two", "deviceClassName": NIC, "count": 2}, {"name": "one", "deviceClassName": NIC},
+    ]);
+    let mut large = percent(80);
+    large["name"] = "large".into();
+    let mut small = percent(20);
+    small["name"] = "small".into();
+    let requests = json!([{"name": "nic", "firstAvailable": cards}, {"name": "gpu", "firstAvailable": [large, small]}]);
+    // A GPU and two cards of its root are not there, and of one card all are.
+    let constraint = json!([{"requests": ["gpu", "nic/one"], "matchAttribute": ROOT}]);
+    world.pod_of_both("a", requests.clone(), constraint.clone());
+    world.reconcile();
+    assert_eq!(world.has("a"), ["nic/two nic-0", "nic/two nic-1", "gpu/large gpu-0"]);
+    world.delete("a");
+    world.collect_claims();
+    world.claim("theirs", 1, None, json!({}));
+    world.allocate_by_hand("theirs", "n", "gpu-0", 50, 1 << 30);
+    world.pod_of_both("b", requests, json!([same_root(&[])]));
+    world.reconcile();
+    assert_eq!(world.has("b"), ["nic/one nic-0", "gpu/large gpu-1"]);
+}
+
+#[test]
+fn an_entry_of_each_driver_can_be_taken() {
+    let mut world = World::new();
+    world.node_of_both("n", &[json!({})], &[json!({})]);
+    let mut part = percent(60);
+    part["name"] = "gpu".into();
+    let list = json!([part, {"name": "nic", "deviceClassName": NIC}]);
+    let requests = json!([{"name": "base", "exactly": percent(20)}, {"name": "more", "firstAvailable": list}]);
+    for name in ["a", "b", "c"] {
+        world.pod_of_both(name, requests.clone(), json!([]));
+        world.reconcile();
+    }
+    assert_eq!(world.has("a"), ["base gpu-0", "more/gpu gpu-0"]);
+    assert_eq!(world.has("b"), ["base gpu-0", "more/nic nic-0"]);
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+    // A pod that asks us for nothing with some of its entries is refused.
+    world.pod_of_both("d", json!([requests[1]]), json!([]));
+    world.reconcile();
+    assert!(world.why_waiting("d").contains("entries of its prioritised lists"), "{}", world.why_waiting("d"));
+}
+
+#[test]
+fn two_pairs_of_one_claim_are_each_of_one_root() {
+    let mut world = World::new();
+    // The cores' own choice would be two GPUs of root a, which has one card.
+    world.node_of_both("n", &[of_root("a"), of_root("a"), of_root("b")], &[of_root("a"), of_root("b")]);
+    let nic = json!({"deviceClassName": NIC});
+    let requests = json!([
+        {"name": "g1", "exactly": percent(100)}, {"name": "n1", "exactly": nic},
+        {"name": "g2", "exactly": percent(100)}, {"name": "n2", "exactly": nic},
+    ]);
+    let pairs = json!([same_root(&["g1", "n1"]), same_root(&["g2", "n2"])]);
+    world.pod_of_both("a", requests.clone(), pairs.clone());
+    world.reconcile();
+    let has = world.has("a");
+    assert_eq!(has.len(), 4, "{}", world.why_waiting("a"));
+    for of_pair in has.chunks(2) {
+        let root_of_gpu = if of_pair[0].ends_with("gpu-2") { "nic-1" } else { "nic-0" };
+        assert!(of_pair[1].ends_with(root_of_gpu), "{has:?}");
+    }
+    // Room on GPUs comes and goes.
+    world.delete("a");
+    world.collect_claims();
+    world.pod_with_part("busy", 100, json!({"spec": {"priority": 10}}));
+    world.reconcile();
+    world.pod_of_both("b", requests, pairs);
+    world.reconcile();
+    let is_bound = world.bound().contains_key("b");
+    let busy = world.results("busy-gpu")[0].1.clone();
+    assert_eq!(is_bound, busy != "gpu-2", "{busy}: {}", world.why_waiting("b"));
+    world.delete("busy");
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!(world.has("b").len(), 4, "{}", world.why_waiting("b"));
+}
+
+#[test]
+fn parts_of_one_gpu_are_added_up() {
+    let mut world = World::new();
+    world.node_of_both("n", &[of_root("a"), json!({}), of_root("b")], &[of_root("a"), of_root("b")]);
+    world.claim("theirs", 1, None, json!({}));
+    world.allocate_by_hand("theirs", "n", "gpu-0", 30, 1 << 30);
+    // The GPU of root a has room for each part, and not for both.
+    let nic = json!({"deviceClassName": NIC});
+    let requests = json!([
+        {"name": "g1", "exactly": percent(60)}, {"name": "nic", "exactly": nic}, {"name": "g2", "exactly": percent(30)},
+    ]);
+    world.pod_of_both("a", requests, json!([same_root(&["g1", "nic"]), same_root(&["g2", "nic"])]));
+    world.reconcile();
+    assert_eq!(world.has("a"), ["g1 gpu-2", "nic nic-1", "g2 gpu-2"], "{}", world.why_waiting("a"));
+}
+
+#[test]
+fn a_claim_of_both_without_a_binding_is_given_back() {
+    let mut world = World::new();
+    world.node_of_both("n", &[of_root("a")], &[of_root("a")]);
+    world.pod_with_near_card("a", 100);
+    world.wait_for_writes();
+    let Some(Write::Bind(binding)) = world.writes.pop() else { panic!("a is to be bound") };
+    assert!(world.reserve(&binding));
+    world.change_leader();
+    world.pod_with_near_card("b", 100);
+    world.reconcile();
+    assert_eq!((world.log[0].as_str(), world.bound().len()), ("a given back", 1));
+}
+
+#[test]
+fn a_pod_makes_room_for_one_of_a_higher_priority() {
+    for part in [30, 100] {
+        let mut world = World::new();
+        world.node_of_both("n", &[of_root("a"), of_root("b")], &[of_root("a")]);
+        world.pod_with_near_card("low", part);
+        world.reconcile();
+        assert_eq!(world.names_of_bound(), ["low"]);
+        world.pod_with_near_card("high", part);
+        let mut pod = world.pods["high"].clone();
+        pod["spec"]["priority"] = 100.into();
+        world.pods.insert("high".into(), pod);
+        world.show("high");
+        world.wait_for_writes();
+        let evict = world.writes.pop().expect("a pod is to be evicted");
+        world.carry_out(evict);
+        assert_eq!(world.log, ["low to n", "low evicted"]);
+        // Its owner makes no other pod, and the claim is given back.
+        world.delete("low");
+        world.collect_claims();
+        world.reconcile();
+        assert_eq!((world.names_of_bound(), world.has("high").len()), (vec!["high"], 2), "{part}: {:?}", world.log);
+    }
+}
+
+#[test]
+fn containers_may_share_a_card_and_not_the_gpu() {
+    let mut world = with_two_roots();
+    world.pod_with_near_card("a", 40);
+    let of = |name: &str, request: Value| {
+        let mut claim = json!({"name": "gpu"});
+        json_patch::merge(&mut claim, &request);
+        json!({"name": name, "resources": {"claims": [claim]}})
+    };
+    let containers = json!([of("main", json!({})), of("side", json!({"request": "nic"}))]);
+    let mut pod = world.pods["a"].clone();
+    pod["spec"]["containers"] = containers;
+    world.pods.insert("a".into(), pod);
+    world.show("a");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
+}
+
+#[test]
+fn what_is_not_supported_of_a_claim_for_both_is_named() {
+    let mut world = with_two_roots();
+    let gpu = || json!({"name": "gpu", "exactly": percent(10)});
+    let nic = |more: Value| {
+        let mut exactly = json!({"deviceClassName": NIC});
+        json_patch::merge(&mut exactly, &more);
+        json!({"name": "nic", "exactly": exactly})
+    };
+    let mut all = gpu();
+    all["exactly"]["allocationMode"] = "All".into();
+    world.pod_of_both("all", json!([all, nic(json!({}))]), json!([]));
+    let bandwidth = json!({"capacity": {"requests": {"bandwidth": "1"}}});
+    world.pod_of_both("capacity", json!([gpu(), nic(bandwidth)]), json!([]));
+    let unknown = json!({"name": "x", "exactly": {"deviceClassName": DRIVER, "selectors": [{"cel": {"expression": "false"}}],
+        "capacity": {"requests": {"core": "10"}}}});
+    world.pod_of_both("unknown", json!([unknown, gpu(), nic(json!({}))]), json!([]));
+    world.reconcile();
+    for (name, text) in [
+        ("all", "request \"gpu\": it has allocationMode \"All\""),
+        ("capacity", "request \"nic\" asks for capacity of a device of nic.example.com"),
+        ("unknown", "request \"x\" asks for capacity, and selects no device"),
+    ] {
+        assert!(world.why_waiting(name).contains(text), "{name}: {}", world.why_waiting(name));
+    }
+}
