@@ -26,7 +26,13 @@ fn percent(percent: u32) -> Value {
 impl World {
     /// A node with GPUs and network cards, each given by what its driver says of it beside its name.
     pub(super) fn node_of_both(&mut self, node: &str, gpus: &[Value], cards: &[Value]) {
-        self.node_with_driver(node, gpus.len());
+        self.node(node, 0);
+        self.gpus_of(node, gpus);
+        self.cards_of(node, cards);
+    }
+
+    fn gpus_of(&mut self, node: &str, gpus: &[Value]) {
+        self.publish(node, gpus.len(), json!({}));
         let mut slice = self.slices[node].clone();
         for (device, more) in slice["spec"]["devices"].as_array_mut().unwrap().iter_mut().zip(gpus) {
             json_patch::merge(device, more);
@@ -35,7 +41,6 @@ impl World {
         slice["spec"]["pool"]["generation"] = self.made.into();
         self.mirror.resource_slice(super::typed(&slice));
         self.slices.insert(node.into(), slice);
-        self.cards_of(node, cards);
     }
 
     fn cards_of(&mut self, node: &str, cards: &[Value]) {
@@ -186,12 +191,16 @@ fn what_drivers_say_later_counts() {
     world.pod_with_near_card("a", 40);
     world.reconcile();
     assert!(world.bound().is_empty());
-    world.node_of_both("n", &[of_root("a")], &[of_root("b")]);
+    // Our driver learns the root of its GPU, and then the other driver that of a second card.
+    world.gpus_of("n", &[of_root("a")]);
     world.reconcile();
-    assert!(world.bound().is_empty());
-    world.cards_of("n", &[of_root("b"), of_root("a")]);
+    assert_eq!(world.has("a"), ["gpu gpu-0", "nic nic-0"]);
+    world.pod_with_near_card("b", 40);
     world.reconcile();
-    assert_eq!(world.has("a"), ["gpu gpu-0", "nic nic-1"]);
+    assert_eq!(world.names_of_bound(), ["a"]);
+    world.cards_of("n", &[of_root("a"), of_root("a")]);
+    world.reconcile();
+    assert_eq!(world.has("b"), ["gpu gpu-0", "nic nic-1"]);
 }
 
 #[test]
@@ -392,6 +401,49 @@ fn containers_may_share_a_card_and_not_the_gpu() {
     world.show("a");
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
+}
+
+#[test]
+fn a_shared_claim_of_both_keeps_its_users_together() {
+    let mut world = World::new();
+    for node in ["m", "n"] {
+        world.node_of_both(node, &[of_root("a")], &[of_root("a")]);
+    }
+    world.pod_with_near_card("a", 40);
+    world.pod_with_claim("b", "a", json!({}));
+    world.reconcile();
+    let nodes: Vec<&str> = world.bound().into_values().collect();
+    assert!(nodes.len() == 2 && nodes[0] == nodes[1], "{nodes:?}");
+    // Another scheduler's allocation is used as it is.
+    let allocation = world.claims["a"]["status"]["allocation"].clone();
+    for name in ["a", "b"] {
+        world.delete(name);
+    }
+    world.change_claim("a", |claim| claim["status"] = json!({"allocation": allocation}));
+    world.pod_with_claim("c", "a", json!({}));
+    world.pod_with_near_card("d", 40);
+    world.reconcile();
+    assert_eq!((world.bound().len(), world.has("d")), (2, vec!["gpu gpu-0".into(), "nic nic-0".into()]));
+    assert_ne!(world.bound()["c"], world.bound()["d"], "the card there is taken");
+}
+
+#[test]
+fn classes_of_both_stand_for_resources_of_one_pod() {
+    let mut world = with_two_roots();
+    for (class, driver, resource) in [("gpus", DRIVER, "example.com/gpu"), ("nics", NIC, "example.com/nic")] {
+        let selectors = json!([{"cel": {"expression": format!("device.driver == {driver:?}")}}]);
+        let spec = json!({"selectors": selectors, "extendedResourceName": resource});
+        world.mirror.device_class(super::typed(&json!({"metadata": {"name": class}, "spec": spec})));
+    }
+    let limits = json!({"example.com/gpu": "1", "example.com/nic": "2"});
+    let containers = json!([{"name": "main", "resources": {"limits": limits, "requests": limits}}]);
+    world.pod("a", 0, json!({"spec": {"containers": containers}}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
+    let claim = world.claims.values().find(|claim| claim["status"]["reservedFor"][0]["name"] == "a").unwrap();
+    let results = claim["status"]["allocation"]["devices"]["results"].as_array().unwrap();
+    let drivers: Vec<&Value> = results.iter().map(|result| &result["driver"]).collect();
+    assert_eq!(drivers, [DRIVER, NIC, NIC]);
 }
 
 #[test]
