@@ -9,6 +9,7 @@
 //! *foreign*: what they hold is subtracted from what the node has. It is not known which devices a foreign pod uses, so
 //! devices of a node with such a user of devices are not given out.
 
+mod access;
 mod chosen;
 mod commands;
 mod device_claims;
@@ -34,6 +35,7 @@ use crate::node::NodeFacts;
 use crate::peers::PeerRules;
 use crate::pod::PodFacts;
 
+pub(crate) use access::Access;
 pub(crate) use chosen::Choice;
 pub(crate) use commands::{Binding, Write};
 pub(crate) use device_claims::{LeftOver, Reservation, Shortage};

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use aliquot_api_server::{Client, ConnectError, Events, connect, message};
+use aliquot_api_server::{Client, ConnectError, Events, connect};
 use aliquot_scheduler_engine::{
     Acknowledge, Backend, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, Engine, Message, Observation,
     Saved, Settings, Shown, Store, StoreError,
@@ -22,8 +22,9 @@ use crate::lease::{Candidate, Fence};
 use crate::mirror::{Choice, Mirror, Write};
 use crate::telemetry::{Leading, Status};
 use crate::tls::TlsFiles;
+use crate::watches::Watches;
 use crate::webhook::Webhook;
-use crate::{claim_report, elastic, left_over, questions, queue_status, report, reports, volumes, watches, writer};
+use crate::{claim_report, elastic, left_over, questions, queue_status, report, reports, volumes, writer};
 
 /// The pause before what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -317,29 +318,8 @@ async fn lead(
     term: u64,
     shared: &Arc<Shared>,
 ) -> Result<(), ServeError> {
-    let mut gangs = watches::Gangs::new(client.clone(), Arc::clone(shared));
-    let of_gangs = loop {
-        match gangs.look().await {
-            Ok(of_gangs) => break of_gangs,
-            Err(error) => {
-                warn!(error = message(&error), "cannot see which groups of pods the cluster has; trying again");
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-    };
-    let of_claims = loop {
-        match watches::start_device_claims(&client, shared).await {
-            Ok(of_claims) => break of_claims,
-            Err(error) => {
-                warn!(error = message(&error), "cannot see whether the cluster has resource claims; trying again");
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-    };
-    for mut complete in watches::start(&client, shared).into_iter().chain(of_gangs).chain(of_claims) {
-        // A watch never ends.
-        _ = complete.wait_for(|is_complete| *is_complete).await;
-    }
+    let mut watches = Watches::start(&client, shared);
+    watches.complete().await;
     let saved = shared.read(|mirror| Saved {
         term,
         claims: mirror.added_ms().map(|(uid, added_ms)| added(uid, added_ms)).collect(),
@@ -378,7 +358,6 @@ async fn lead(
         () = claim_report::run(Arc::clone(shared), events) => Ok(()),
         () = elastic::run(client.clone(), Arc::clone(shared)) => Ok(()),
         () = queue_status::run(client, Arc::clone(shared), shown.clone()) => Ok(()),
-        () = gangs.go_on_looking() => Ok(()),
         () = look_again(shared) => Ok(()),
         () = reports::notice_silence(shared) => Ok(()),
         () = reports::count(shared, shown.clone()) => Ok(()),

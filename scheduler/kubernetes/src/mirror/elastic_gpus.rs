@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_scheduler_core::Constraints;
 use jiff::Timestamp;
 
-use super::Mirror;
 use super::chosen::only_on;
+use super::{Access, Mirror};
 use crate::elastic::{self, Asked, ElasticGpu, ElasticGpuClaim, ElasticGpuClassDefinition, Given, Name, Step, Use};
 use crate::placement;
 use crate::pod::PodFacts;
@@ -14,6 +14,7 @@ use crate::pod::PodFacts;
 /// The known classes, claims and parts, and the pods that name claims.
 #[derive(Debug, Default)]
 pub(super) struct ElasticGpus {
+    access: Access,
     known: elastic::Known,
     /// The pods that name each claim, whether it is known or not.
     users: BTreeMap<Name, BTreeSet<String>>,
@@ -23,6 +24,14 @@ pub(super) struct ElasticGpus {
 }
 
 impl Mirror {
+    /// Tells whether all claims, classes and parts are known, and why not.
+    pub(crate) fn elastic_gpu_claims_are(&mut self, access: Access) {
+        if std::mem::replace(&mut self.elastic_gpus.access, access) != access {
+            let named: Vec<Name> = self.elastic_gpus.users.keys().cloned().collect();
+            self.elastic_gpus.changed.extend(named);
+        }
+    }
+
     pub(crate) fn elastic_gpu_class(&mut self, name: &str, class: ElasticGpuClassDefinition) {
         if self.elastic_gpus.known.classes.get(name) != Some(&class) {
             self.elastic_gpus.known.classes.insert(name.to_owned(), class);
@@ -131,9 +140,17 @@ impl Mirror {
     /// The claim gives it nothing.
     pub(super) fn asked_by_claim(&self, facts: &PodFacts, name: &str) -> Result<Asked, String> {
         let key = (facts.namespace.clone(), name.to_owned());
-        let claim = self.elastic_gpus.known.claims.get(&key);
-        let claim =
-            claim.ok_or_else(|| format!("there is no ElasticGPUClaim {name:?}; make it in namespace {}", key.0))?;
+        let claim = self.elastic_gpus.known.claims.get(&key).ok_or_else(|| match self.elastic_gpus.access {
+            Access::Read => format!("there is no ElasticGPUClaim {name:?}; make it in namespace {}", key.0),
+            Access::Forbidden => format!(
+                "it names the ElasticGPUClaim {name:?}, and the scheduler has no right to read such claims; apply the \
+                 scheduler's manifests"
+            ),
+            Access::Absent => format!(
+                "it names the ElasticGPUClaim {name:?}, and this cluster has no such kind of object; apply the \
+                 scheduler's manifests"
+            ),
+        })?;
         if claim.metadata.deletion_timestamp.is_some() {
             return Err(format!("the ElasticGPUClaim {name:?} is being deleted; create it again, or name another one"));
         }

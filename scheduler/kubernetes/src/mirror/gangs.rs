@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_scheduler_core::{PodGroup, SubGroup};
 use aliquot_scheduler_engine::Observation;
 
-use super::Mirror;
+use super::{Access, Mirror};
 use crate::gang::{Gang, GangFacts, GangKind, Source};
 use crate::pod::PodFacts;
 use crate::scheduling_policy::PolicyFacts;
@@ -23,8 +23,8 @@ type Name = (String, String);
 /// What is known of gangs, and what the engine was told of them.
 #[derive(Debug, Default)]
 pub(super) struct Gangs {
-    /// The kinds of objects that this cluster has.
-    served: BTreeSet<GangKind>,
+    /// Which kinds of objects are seen.
+    access: BTreeMap<GangKind, Access>,
     /// What objects say. `Err`: something of it is not supported.
     objects: BTreeMap<(GangKind, Name), Result<GangFacts, String>>,
     /// The pods of each object, whether it is known or not.
@@ -55,9 +55,9 @@ impl Mirror {
         }
     }
 
-    /// All objects of a kind are known: a pod that names another one waits until it is there.
-    pub(crate) fn gangs_served(&mut self, kind: GangKind) {
-        if self.gangs.served.insert(kind) {
+    /// Tells whether all objects of a kind are known. If they are, a pod that names another one waits until it is there.
+    pub(crate) fn gangs_are(&mut self, kind: GangKind, access: Access) {
+        if self.gangs.access.insert(kind, access).unwrap_or_default() != access {
             let of_kind = self.gangs.pods.iter().filter(|((of, _), _)| *of == kind);
             self.changed_pods.extend(of_kind.flat_map(|(_, pods)| pods.iter().cloned()));
         }
@@ -131,9 +131,12 @@ impl Mirror {
         match self.gangs.objects.get(&(kind, (facts.namespace.clone(), name.clone()))) {
             Some(Ok(of_gang)) => Ok(Some((gang, of_gang.clone()))),
             Some(Err(problem)) => Err(format!("it is in {full_name}: {problem}")),
-            None if self.gangs.served.contains(&kind) => Err(format!("it is in {full_name}, which does not exist")),
-            None if kind.is_workload() => Ok(None),
-            None => Err(format!("it is in {full_name}, and this cluster has no such kind of object")),
+            None => match self.gangs.access.get(&kind).copied().unwrap_or_default() {
+                Access::Read => Err(format!("it is in {full_name}, which does not exist")),
+                Access::Forbidden => Err(format!("it is in {full_name}, which the scheduler has no right to read")),
+                Access::Absent if kind.is_workload() => Ok(None),
+                Access::Absent => Err(format!("it is in {full_name}, and this cluster has no such kind of object")),
+            },
         }
     }
 

@@ -21,7 +21,7 @@ use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
 use serde_json::{Value, json};
 
-use super::{Binding, Mirror, Write};
+use super::{Access, Binding, Mirror, Write};
 use crate::gang::{GangFacts, GangKind};
 use crate::node::NodeFacts;
 use crate::pod::PodFacts;
@@ -104,7 +104,7 @@ impl World {
             self.mirror.gang(*kind, "default", name, GangFacts::of(*kind, object));
         }
         for kind in GangKind::ALL.into_iter().filter(|kind| *kind != NOT_SERVED) {
-            self.mirror.gangs_served(kind);
+            self.mirror.gangs_are(kind, Access::Read);
         }
         self.show_device_claims();
         for node in self.nodes.values() {

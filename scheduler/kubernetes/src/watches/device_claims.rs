@@ -1,23 +1,16 @@
 //! Devices of drivers, their classes and claims for them, where the cluster has them.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use aliquot_api_server::{Client, is_not_found};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::ResourceExt;
-use kube::api::Api;
-use tokio::sync::watch;
 
-use super::{Sight, follow, in_namespace};
+use super::follow::Sight;
+use super::in_namespace;
 use crate::dra::ClaimFacts;
-use crate::mirror::Mirror;
-use crate::serve::Shared;
+use crate::mirror::{Access, Mirror};
 
-/// The API group, in the version that is supported.
-const GROUP_VERSION: &str = "resource.k8s.io/v1";
-
-struct ResourceSlices;
+pub(super) struct ResourceSlices;
 
 impl Sight for ResourceSlices {
     type Object = ResourceSlice;
@@ -43,7 +36,7 @@ impl Sight for ResourceSlices {
     }
 }
 
-struct DeviceClasses;
+pub(super) struct DeviceClasses;
 
 impl Sight for DeviceClasses {
     type Object = DeviceClass;
@@ -69,7 +62,7 @@ impl Sight for DeviceClasses {
     }
 }
 
-struct ResourceClaims;
+pub(super) struct ResourceClaims;
 
 impl Sight for ResourceClaims {
     type Object = ResourceClaim;
@@ -98,27 +91,9 @@ impl Sight for ResourceClaims {
         mirror.resource_claim_names().map(|(namespace, name)| in_namespace(namespace, name)).collect()
     }
 
-    fn complete(&self, mirror: &mut Mirror) {
-        mirror.resource_claims_served();
-    }
-}
-
-/// Watches devices, classes and claims if the cluster has them. A cluster that gets them later has them for the next
-/// leader.
-///
-/// # Errors
-/// The API server does not say what it has.
-pub(crate) async fn start_device_claims(
-    client: &Client,
-    shared: &Arc<Shared>,
-) -> Result<Vec<watch::Receiver<bool>>, kube::Error> {
-    match client.list_api_group_resources(GROUP_VERSION).await {
-        Ok(_) => Ok(vec![
-            follow(ResourceSlices, Api::all(client.clone()), shared),
-            follow(DeviceClasses, Api::all(client.clone()), shared),
-            follow(ResourceClaims, Api::all(client.clone()), shared),
-        ]),
-        Err(error) if is_not_found(&error) => Ok(Vec::new()),
-        Err(error) => Err(error),
+    fn access(&self, access: Access, mirror: &mut Mirror) {
+        if access == Access::Read {
+            mirror.resource_claims_served();
+        }
     }
 }

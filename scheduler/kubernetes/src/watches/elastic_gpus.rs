@@ -4,14 +4,17 @@ use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 
-use super::{Sight, in_namespace};
+use super::follow::Sight;
+use super::in_namespace;
 use crate::elastic::{ElasticGpu, ElasticGpuClaim, ElasticGpuClass};
-use crate::mirror::Mirror;
+use crate::mirror::{Access, Mirror};
 
 pub(super) struct ElasticGpuClasses;
 
 impl Sight for ElasticGpuClasses {
     type Object = ElasticGpuClass;
+
+    const STARTS_WITHOUT_RIGHT: bool = true;
 
     fn name(&self) -> String {
         "elasticgpuclasses".into()
@@ -32,12 +35,20 @@ impl Sight for ElasticGpuClasses {
     fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
         mirror.elastic_gpu_class_names()
     }
+
+    fn access(&self, access: Access, mirror: &mut Mirror) {
+        if access == Access::Forbidden {
+            mirror.elastic_gpu_claims_are(access);
+        }
+    }
 }
 
 pub(super) struct ElasticGpuClaims;
 
 impl Sight for ElasticGpuClaims {
     type Object = ElasticGpuClaim;
+
+    const STARTS_WITHOUT_RIGHT: bool = true;
 
     fn name(&self) -> String {
         "elasticgpuclaims".into()
@@ -60,12 +71,18 @@ impl Sight for ElasticGpuClaims {
     fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
         mirror.elastic_gpu_claim_names().map(|(namespace, name)| in_namespace(namespace, name)).collect()
     }
+
+    fn access(&self, access: Access, mirror: &mut Mirror) {
+        mirror.elastic_gpu_claims_are(access);
+    }
 }
 
 pub(super) struct ElasticGpus;
 
 impl Sight for ElasticGpus {
     type Object = ElasticGpu;
+
+    const STARTS_WITHOUT_RIGHT: bool = true;
 
     fn name(&self) -> String {
         "elasticgpus".into()
@@ -85,5 +102,11 @@ impl Sight for ElasticGpus {
 
     fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
         mirror.elastic_gpu_names()
+    }
+
+    fn access(&self, access: Access, mirror: &mut Mirror) {
+        if access == Access::Forbidden {
+            mirror.elastic_gpu_claims_are(access);
+        }
     }
 }

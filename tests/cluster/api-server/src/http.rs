@@ -1,5 +1,6 @@
 //! The server's side of HTTP.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,10 +102,13 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
         let version = json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "platform": "linux/amd64"});
         return Ok(Answer::Json(200, version));
     }
-    if let Some(list) = discovery(path) {
+    if let Some(list) = discovery(shared, path) {
         return Ok(Answer::Json(200, list));
     }
     let (address, query) = (Address::parse(path)?, Query::of(&parts.uri));
+    if !shared.serves(address.resource) {
+        return Err(Failure::not_found(format!("the server could not find the requested resource: {path}")));
+    }
     let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let client = header(USER_AGENT).to_owned();
     let content_type = header(CONTENT_TYPE).to_owned();
@@ -220,8 +224,11 @@ fn note_binding(shared: &Shared, method: &str, before: &Value, after: &Value, cl
     }
 }
 
-/// The resources in a version of a group. All clients may ask for them.
-fn discovery(path: &str) -> Option<Value> {
+/// The groups that there are, or the resources in a version of one. All clients may ask for them.
+fn discovery(shared: &Shared, path: &str) -> Option<Value> {
+    if path == "/apis" {
+        return Some(groups(shared));
+    }
     let group_version = path.strip_prefix("/apis/")?;
     let (group, version) = group_version.split_once('/').filter(|(_, version)| !version.contains('/'))?;
     let of_version = |resource: &&Resource| (resource.group, resource.version) == (group, version);
@@ -231,11 +238,25 @@ fn discovery(path: &str) -> Option<Value> {
             "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
         })
     };
-    let resources: Vec<Value> = RESOURCES.into_iter().filter(of_version).map(shown).collect();
+    let served = RESOURCES.into_iter().filter(|resource| shared.serves(resource));
+    let resources: Vec<Value> = served.filter(of_version).map(shown).collect();
     let list = json!({
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources,
     });
     (!resources.is_empty()).then_some(list)
+}
+
+fn groups(shared: &Shared) -> Value {
+    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for resource in RESOURCES.into_iter().filter(|resource| !resource.group.is_empty() && shared.serves(resource)) {
+        versions.entry(resource.group).or_default().insert(resource.version);
+    }
+    let groups = versions.into_iter().map(|(group, versions)| {
+        let shown = |version: &&str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
+        let versions: Vec<Value> = versions.iter().map(shown).collect();
+        json!({"name": group, "versions": versions, "preferredVersion": versions[0]})
+    });
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups.collect::<Vec<Value>>()})
 }
 
 fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Failure> {

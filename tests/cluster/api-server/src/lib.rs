@@ -69,6 +69,8 @@ struct Shared {
     /// Whether every request over HTTP fails.
     out: AtomicBool,
     faults: fault::Faults,
+    /// Group and plural of the resources that are not served.
+    absent: Mutex<BTreeSet<(&'static str, &'static str)>>,
     forwards: forward::Forwards,
     services: forward::Forwards,
     tokens: tokens::Tokens,
@@ -103,6 +105,7 @@ impl ApiServer {
             objects: Objects::new(),
             out: AtomicBool::new(false),
             faults: fault::Faults::default(),
+            absent: Mutex::default(),
             forwards: forward::Forwards::default(),
             services: forward::Forwards::default(),
             tokens: tokens::Tokens::default(),
@@ -144,6 +147,13 @@ impl ApiServer {
         self.shared.faults.set(fault);
     }
 
+    /// From now on these resources alone are not served over HTTP. Their objects stay, and their watches end.
+    pub fn set_absent(&self, resources: &[&'static Resource]) {
+        let absent = resources.iter().map(|resource| (resource.group, resource.plural)).collect();
+        *self.shared.absent.lock().unwrap_or_else(PoisonError::into_inner) = absent;
+        self.end_watches();
+    }
+
     /// From now on this port of a pod leads to the address `to`. A port of a pod that does not exist cannot be
     /// forwarded.
     pub fn forward(&self, namespace: &str, pod: &str, port: u16, to: SocketAddr) {
@@ -175,6 +185,13 @@ impl ApiServer {
     #[must_use]
     pub fn calls(&self) -> BTreeSet<Call> {
         self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Shared {
+    fn serves(&self, resource: &Resource) -> bool {
+        let absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
+        !absent.contains(&(resource.group, resource.plural))
     }
 }
 

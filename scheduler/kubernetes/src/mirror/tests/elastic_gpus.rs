@@ -100,6 +100,12 @@ fn what_a_claim_lacks_is_said_on_the_pod() {
         let why = world.why_waiting("a");
         assert!(why.contains(words), "{why} lacks {words}");
     };
+    lacks(&world, "this cluster has no such kind of object");
+    world.mirror.elastic_gpu_claims_are(Access::Forbidden);
+    world.reconcile();
+    lacks(&world, "the scheduler has no right to read such claims");
+    world.mirror.elastic_gpu_claims_are(Access::Read);
+    world.reconcile();
     lacks(&world, "there is no ElasticGPUClaim \"part\"");
     claim(&mut world, "part", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     world.reconcile();

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::World;
+use super::{Access, World};
 use crate::gang::GangKind;
 
 fn of_gang(name: &str, size: u32) -> serde_json::Value {
@@ -321,6 +321,20 @@ fn labels_of_a_workload_that_the_cluster_has_not_mean_nothing() {
     world.node("n", 1);
     let labels = json!({"leaderworkerset.sigs.k8s.io/name": "w", "leaderworkerset.sigs.k8s.io/group-index": "0"});
     world.pod("a", 100, json!({"metadata": {"labels": labels}}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn a_pod_waits_for_a_workload_that_may_not_be_read() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.mirror.gangs_are(GangKind::LeaderWorkerSet, Access::Forbidden);
+    let labels = json!({"leaderworkerset.sigs.k8s.io/name": "w", "leaderworkerset.sigs.k8s.io/group-index": "0"});
+    world.pod("a", 100, json!({"metadata": {"labels": labels}}));
+    world.reconcile();
+    assert!(world.why_waiting("a").contains("has no right to read"), "{}", world.why_waiting("a"));
+    world.mirror.gangs_are(GangKind::LeaderWorkerSet, Access::Absent);
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }

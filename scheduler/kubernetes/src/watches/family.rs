@@ -1,0 +1,187 @@
+//! Sorts of objects that a cluster may lack: they are watched while the API server has them.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use aliquot_api_server::Client;
+use kube::api::{Api, ApiResource, GroupVersionKind};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::{debug, info, warn};
+
+use super::device_claims::{DeviceClasses, ResourceClaims, ResourceSlices};
+use super::elastic_gpus::{ElasticGpuClaims, ElasticGpuClasses, ElasticGpus};
+use super::follow::{Sight, follow, forget};
+use super::served::Served;
+use super::{Queues, SchedulingPolicies};
+use crate::gang::{Address, GangKind};
+use crate::mirror::{Access, Mirror};
+use crate::serve::Shared;
+
+/// Resources that are of use only together. Each is read after those that its objects refer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    Queues,
+    SchedulingPolicies,
+    ElasticGpus,
+    /// Claims come before devices: a device is given out only when it is known whose it is.
+    DeviceClaims,
+    Gang(GangKind),
+}
+
+/// Follows a resource until the API server has it no more.
+type Following = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Follow = Box<dyn FnOnce(watch::Sender<Option<Access>>) -> Following + Send>;
+
+impl Family {
+    pub(super) fn all() -> impl Iterator<Item = Family> {
+        let own = [Family::Queues, Family::SchedulingPolicies, Family::ElasticGpus, Family::DeviceClaims];
+        own.into_iter().chain(GangKind::ALL.map(Family::Gang))
+    }
+
+    /// Group, versions (the best one first), and plural names.
+    fn address(self) -> (&'static str, &'static [&'static str], Vec<&'static str>) {
+        let own = |plurals: &[&'static str]| ("aliquot.dev", &["v1alpha1"][..], plurals.to_vec());
+        match self {
+            Family::Queues => own(&["queues"]),
+            Family::SchedulingPolicies => own(&["schedulingpolicies"]),
+            Family::ElasticGpus => own(&["elasticgpus", "elasticgpuclasses", "elasticgpuclaims"]),
+            Family::DeviceClaims => {
+                ("resource.k8s.io", &["v1"], vec!["resourceclaims", "deviceclasses", "resourceslices"])
+            }
+            Family::Gang(kind) => {
+                let Address { group, versions, plural, .. } = kind.api();
+                (group, versions, vec![plural])
+            }
+        }
+    }
+
+    /// All groups with a version that can be read, as `group/version`.
+    pub(super) fn group_versions(self) -> BTreeSet<String> {
+        let (group, versions, _) = self.address();
+        versions.iter().map(|version| format!("{group}/{version}")).collect()
+    }
+
+    /// The best version in which the API server has all of it.
+    fn version(self, served: &Served) -> Option<&'static str> {
+        let (group, versions, plurals) = self.address();
+        let has_all = |version: &str| plurals.iter().all(|plural| served.has(group, version, plural));
+        versions.iter().copied().find(|version| has_all(version))
+    }
+
+    fn say_absent(self) {
+        let (group, versions, plurals) = self.address();
+        let (resources, versions) = (plurals.join(", "), versions.join(" or "));
+        let what = format!("the cluster has no {resources} of {group} in version {versions}");
+        match self {
+            Family::Gang(_) => debug!("{what}; they are watched once they are there"),
+            Family::DeviceClaims => info!("{what}; they are watched once they are there"),
+            _ => warn!("{what}; the scheduler works without them; apply its manifests, which define them"),
+        }
+    }
+
+    /// Takes all that the mirror shows of it out of the mirror.
+    fn forget(self, mirror: &mut Mirror) {
+        match self {
+            Family::Queues => forget(&Queues, mirror),
+            Family::SchedulingPolicies => forget(&SchedulingPolicies, mirror),
+            Family::ElasticGpus => {
+                forget(&ElasticGpuClaims, mirror);
+                forget(&ElasticGpuClasses, mirror);
+                forget(&ElasticGpus, mirror);
+            }
+            Family::DeviceClaims => {
+                forget(&ResourceSlices, mirror);
+                forget(&DeviceClasses, mirror);
+                forget(&ResourceClaims, mirror);
+            }
+            Family::Gang(kind) => forget(&kind, mirror),
+        }
+    }
+
+    /// How each of its resources is followed, in the order of reading.
+    fn follows(self, version: &str, client: &Client, shared: &Arc<Shared>) -> Vec<Follow> {
+        let all = || client.clone();
+        match self {
+            Family::Queues => vec![of(Queues, Api::all(all()), shared)],
+            Family::SchedulingPolicies => vec![of(SchedulingPolicies, Api::all(all()), shared)],
+            Family::ElasticGpus => vec![
+                of(ElasticGpus, Api::all(all()), shared),
+                of(ElasticGpuClasses, Api::all(all()), shared),
+                of(ElasticGpuClaims, Api::all(all()), shared),
+            ],
+            Family::DeviceClaims => vec![
+                of(ResourceClaims, Api::all(all()), shared),
+                of(DeviceClasses, Api::all(all()), shared),
+                of(ResourceSlices, Api::all(all()), shared),
+            ],
+            Family::Gang(kind) => {
+                let Address { group, kind: word, plural, .. } = kind.api();
+                let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, word), plural);
+                vec![of(kind, Api::all_with(all(), &resource), shared)]
+            }
+        }
+    }
+
+    /// Watches it whenever the API server has it, and says in `access` whether the mirror shows it. Never ends while
+    /// `served` is told of.
+    pub(super) async fn keep(
+        self,
+        client: Client,
+        shared: Arc<Shared>,
+        mut served: watch::Receiver<Option<Served>>,
+        access: watch::Sender<Option<Access>>,
+    ) {
+        loop {
+            let version = served.borrow_and_update().as_ref().map(|served| self.version(served));
+            match version {
+                Some(Some(version)) => self.follow(version, &client, &shared, &access).await,
+                Some(None) if *access.borrow() != Some(Access::Absent) => {
+                    self.say_absent();
+                    shared.change(|mirror| self.forget(mirror));
+                    access.send_replace(Some(Access::Absent));
+                }
+                Some(None) | None => {}
+            }
+            // What was followed is gone, or was not answered for a moment: the next look tells.
+            if served.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Follows its resources until one of them is gone.
+    async fn follow(
+        self,
+        version: &str,
+        client: &Client,
+        shared: &Arc<Shared>,
+        access: &watch::Sender<Option<Access>>,
+    ) {
+        let mut tasks = JoinSet::new();
+        for follow in self.follows(version, client, shared) {
+            let (told, mut of_resource) = watch::channel(None);
+            tasks.spawn(follow(told));
+            loop {
+                let seen = *of_resource.borrow_and_update();
+                match seen {
+                    Some(Access::Read) => break,
+                    Some(_) => _ = access.send_replace(seen),
+                    None => {}
+                }
+                tokio::select! {
+                    _ = tasks.join_next() => return,
+                    _ = of_resource.changed() => {}
+                }
+            }
+        }
+        access.send_replace(Some(Access::Read));
+        tasks.join_next().await;
+    }
+}
+
+fn of<S: Sight>(sight: S, objects: Api<S::Object>, shared: &Arc<Shared>) -> Follow {
+    let shared = Arc::clone(shared);
+    Box::new(move |access| Box::pin(follow(Arc::new(sight), objects, shared, access)))
+}

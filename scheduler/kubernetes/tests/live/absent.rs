@@ -1,0 +1,91 @@
+//! Resources that the cluster lacks, gets while the scheduler runs, and loses again.
+
+use aliquot_test_api_server::{
+    CLAIMS, DEVICE_CLASSES, ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS, Fault, RESOURCES, Resource, SLICES,
+};
+use serde_json::json;
+
+use crate::kit::Cluster;
+
+const ELASTIC: [&Resource; 3] = [&ELASTIC_GPU_CLASSES, &ELASTIC_GPU_CLAIMS, &ELASTIC_GPUS];
+
+/// What a cluster may lack: other projects' resources, groups of pods, and claims for devices.
+fn optional() -> Vec<&'static Resource> {
+    let is_always_there = |of: &Resource| !of.group.contains('.') || of.group.ends_with(".k8s.io");
+    let is_new = |of: &Resource| of.plural == "podgroups" || of.group == CLAIMS.group;
+    RESOURCES.into_iter().filter(|of| !is_always_there(of) || is_new(of)).collect()
+}
+
+fn wait_until_pod_lacks(cluster: &Cluster, words: &str) {
+    cluster.wait_until("the pod says what is missing", |cluster| {
+        cluster.why_waiting("notebook").is_some_and(|(_, why)| why.contains(words))
+    });
+}
+
+#[test]
+fn the_scheduler_works_without_optional_resources() {
+    let mut cluster = Cluster::with_faults();
+    cluster.server().set_absent(&optional());
+    cluster.node("n", 1);
+    let _scheduler = cluster.scheduler();
+    cluster.pod("a", 50, json!({}));
+    cluster.wait_until_bound(&["a"]);
+}
+
+#[test]
+fn elastic_gpus_are_watched_when_they_are_defined() {
+    let mut cluster = Cluster::with_faults();
+    cluster.server().set_absent(&ELASTIC);
+    cluster.node_with_elastic_gpus("n", 1);
+    let _scheduler = cluster.scheduler();
+    cluster.elastic_gpu_example(&["ElasticGPUClass", "ElasticGPUClaim"]);
+    wait_until_pod_lacks(&cluster, "this cluster has no such kind of object");
+    cluster.server().set_absent(&[]);
+    cluster.elastic_gpu_example(&["Pod"]);
+    cluster.wait_until_bound(&["notebook"]);
+    cluster.wait_until_claim_is("Bound", "Bound");
+}
+
+#[test]
+fn objects_of_a_removed_resource_do_not_count() {
+    let mut cluster = Cluster::with_faults();
+    cluster.node_with_elastic_gpus("n", 1);
+    // Without a class the pod waits.
+    cluster.elastic_gpu_example(&["ElasticGPUClass"]);
+    let _scheduler = cluster.scheduler();
+    wait_until_pod_lacks(&cluster, "there is no ElasticGPUClass");
+    cluster.server().set_absent(&ELASTIC);
+    wait_until_pod_lacks(&cluster, "this cluster has no such kind of object");
+}
+
+#[test]
+fn claims_that_may_not_be_read_hold_up_no_other_pod() {
+    let mut cluster = Cluster::with_faults();
+    cluster.server().set_fault(|_, path| if path.contains("elasticgpu") { Fault::Forbidden } else { Fault::None });
+    cluster.node_with_elastic_gpus("n", 1);
+    cluster.elastic_gpu_example(&[]);
+    let _scheduler = cluster.scheduler();
+    cluster.pod("a", 50, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    wait_until_pod_lacks(&cluster, "the scheduler has no right to read such claims");
+    cluster.server().set_fault(|_, _| Fault::None);
+    cluster.wait_until_bound(&["a", "notebook"]);
+}
+
+#[test]
+fn claims_for_devices_are_watched_when_they_are_served() {
+    let mut cluster = Cluster::with_faults();
+    cluster.server().set_absent(&[&CLAIMS, &DEVICE_CLASSES, &SLICES]);
+    let _scheduler = cluster.scheduler();
+    cluster.node("m", 1);
+    cluster.pod("a", 50, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    cluster.device_classes();
+    cluster.node_with_driver("n", &["H100"]);
+    let limits = json!({"deviceclass.resource.kubernetes.io/gpu.aliquot.dev": "1"});
+    let containers = json!([{"name": "main", "image": "none", "resources": {"limits": limits}}]);
+    cluster.pod("b", 0, json!({"spec": {"containers": containers}}));
+    cluster.wait_until("b waits", |cluster| cluster.why_waiting("b").is_some());
+    cluster.server().set_absent(&[]);
+    cluster.wait_until_bound(&["a", "b"]);
+}
