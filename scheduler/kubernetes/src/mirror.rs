@@ -191,6 +191,7 @@ impl Mirror {
         self.tell_queues();
         for uid in std::mem::take(&mut self.changed_pods) {
             self.tell_pod(&uid);
+            self.elastic_gpu_claims_of_pod_are_due(&uid);
         }
         self.tell_holders();
         for name in std::mem::take(&mut self.changed_nodes) {

@@ -2,8 +2,6 @@
 //!
 //! Each step follows from what is there now, so it does not matter which steps an earlier leader has done.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
@@ -60,49 +58,31 @@ pub(crate) enum Step {
     SayOfGpu(String, ElasticGpuStatus),
 }
 
-/// What a write is about, in the order of a plan.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Subject {
-    Claim(Name),
-    Gpu(String),
-}
-
-impl Step {
-    pub(super) fn subject(&self) -> Subject {
-        match self {
-            Step::Finalizers { claim, .. } | Step::SayOfClaim(claim, _) => Subject::Claim(claim.clone()),
-            Step::Make(gpu) => {
-                let claim = &gpu.spec.claim_ref;
-                Subject::Claim((claim.namespace.clone(), claim.name.clone()))
-            }
-            Step::Delete { gpu, .. } | Step::SayOfGpu(gpu, _) => Subject::Gpu(gpu.clone()),
-        }
-    }
-}
-
-/// The writes that are due now: those for claims, then those for parts, each by name. `uses`: by claim, the pod that
+/// The writes that are due for a claim and the parts that were bound to a claim of this name. `used_by`: the pod that
 /// uses it. `is_there`: whether a node has a device.
-pub(crate) fn plan(
+pub(crate) fn plan<'a>(
     known: &Known,
-    uses: &BTreeMap<Name, Use>,
+    claim: &Name,
+    parts: impl Iterator<Item = &'a ElasticGpu>,
+    used_by: Option<&Use>,
     is_there: impl Fn(&str, &str) -> bool,
     now: Timestamp,
 ) -> Vec<Step> {
-    let planner = Planner { known, uses, is_there, now };
-    let of_claims = known.claims.iter().flat_map(|(name, claim)| planner.of_claim(name, claim));
-    of_claims.chain(known.gpus.values().filter_map(|gpu| planner.of_gpu(gpu))).collect()
+    let planner = Planner { known, used_by, is_there, now };
+    let of_claim = known.claims.get(claim).map(|of| planner.of_claim(claim, of)).unwrap_or_default();
+    of_claim.into_iter().chain(parts.filter_map(|gpu| planner.of_gpu(gpu))).collect()
 }
 
 struct Planner<'a, F> {
     known: &'a Known,
-    uses: &'a BTreeMap<Name, Use>,
+    used_by: Option<&'a Use>,
     is_there: F,
     now: Timestamp,
 }
 
 impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
     fn of_claim(&self, name: &Name, claim: &ElasticGpuClaim) -> Vec<Step> {
-        let used_by = self.uses.get(name);
+        let used_by = self.used_by;
         let is_leaving = claim.metadata.deletion_timestamp.is_some();
         let mut steps = Vec::new();
         let is_protected = claim.finalizers().iter().any(|of| of == PROTECTION);
@@ -194,7 +174,7 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
             // The pod that uses a later claim of the same name does not have this part.
             Some(claim) if claim.uid().as_ref() != Some(&claim_ref.uid) => false,
             Some(claim) if claim.metadata.deletion_timestamp.is_none() => true,
-            _ => self.uses.contains_key(&name),
+            _ => self.used_by.is_some(),
         };
         let (node, device) = (&gpu.spec.node_name, &gpu.spec.device);
         let status = if is_wanted {

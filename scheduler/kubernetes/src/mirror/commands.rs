@@ -140,6 +140,7 @@ impl Mirror {
         self.promise(uid, others);
         let known = self.pods.get_mut(uid)?;
         (known.binding_to, known.instance) = (Some(start.node.clone()), Some(start));
+        self.elastic_gpu_claims_of_pod_are_due(uid);
         Some(Write::Bind(binding))
     }
 

@@ -1,6 +1,7 @@
 //! Claims for parts of devices: which pods name each claim, which pod uses it, and what that pod asks for by it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use aliquot_scheduler_core::Constraints;
 use jiff::Timestamp;
@@ -18,17 +19,27 @@ pub(super) struct ElasticGpus {
     known: elastic::Known,
     /// The pods that name each claim, whether it is known or not.
     users: BTreeMap<Name, BTreeSet<String>>,
+    /// By claim, whether it is known or not: the names of the parts that are bound to it, or to an earlier one.
+    parts: BTreeMap<Name, BTreeSet<String>>,
+    /// By node, the claims with parts on it.
+    on_node: BTreeMap<String, BTreeSet<Name>>,
     /// Claims for which something has changed: themselves, their class, their part, its node, or the pods that name
-    /// them.
+    /// them. These pods are to be looked at again.
     changed: BTreeSet<Name>,
+    /// Claims for which something has changed since their writes were planned.
+    due: BTreeSet<Name>,
 }
+
+/// Claims whose writes are planned together, at most.
+const PLANNED_TOGETHER: usize = 200;
 
 impl Mirror {
     /// Tells whether all claims, classes and parts are known, and why not.
     pub(crate) fn elastic_gpu_claims_are(&mut self, access: Access) {
         if std::mem::replace(&mut self.elastic_gpus.access, access) != access {
-            let named: Vec<Name> = self.elastic_gpus.users.keys().cloned().collect();
-            self.elastic_gpus.changed.extend(named);
+            let of = &mut self.elastic_gpus;
+            of.changed.extend(of.users.keys().chain(of.known.claims.keys()).cloned());
+            of.due.extend(of.changed.iter().cloned());
         }
     }
 
@@ -52,14 +63,14 @@ impl Mirror {
     pub(crate) fn elastic_gpu_claim(&mut self, claim: ElasticGpuClaim) {
         let metadata = &claim.metadata;
         let name = (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default());
-        self.elastic_gpus.changed.insert(name.clone());
+        self.elastic_gpus.claim_changed(name.clone());
         self.elastic_gpus.known.claims.insert(name, claim);
     }
 
     pub(crate) fn elastic_gpu_claim_gone(&mut self, namespace: &str, name: &str) {
         let name = (namespace.to_owned(), name.to_owned());
         self.elastic_gpus.known.claims.remove(&name);
-        self.elastic_gpus.changed.insert(name);
+        self.elastic_gpus.claim_changed(name);
     }
 
     pub(crate) fn elastic_gpu_claim_names(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -67,14 +78,13 @@ impl Mirror {
     }
 
     pub(crate) fn elastic_gpu(&mut self, gpu: ElasticGpu) {
-        self.elastic_gpus.gpu_changed(&gpu);
-        self.elastic_gpus.known.gpus.insert(gpu.metadata.name.clone().unwrap_or_default(), gpu);
+        let name = gpu.metadata.name.clone().unwrap_or_default();
+        self.elastic_gpu_gone(&name);
+        self.elastic_gpus.show_gpu(name, gpu);
     }
 
     pub(crate) fn elastic_gpu_gone(&mut self, name: &str) {
-        if let Some(gpu) = self.elastic_gpus.known.gpus.remove(name) {
-            self.elastic_gpus.gpu_changed(&gpu);
-        }
+        self.elastic_gpus.forget_gpu(name);
     }
 
     pub(crate) fn elastic_gpu_names(&self) -> BTreeSet<String> {
@@ -85,7 +95,7 @@ impl Mirror {
     pub(super) fn list_in_elastic_gpu_claims(&mut self, facts: &PodFacts) {
         for name in names_of(facts) {
             self.elastic_gpus.users.entry(name.clone()).or_default().insert(facts.uid.clone());
-            self.elastic_gpus.changed.insert(name);
+            self.elastic_gpus.claim_changed(name);
         }
     }
 
@@ -98,7 +108,7 @@ impl Mirror {
                     self.elastic_gpus.users.remove(&name);
                 }
             }
-            self.elastic_gpus.changed.insert(name);
+            self.elastic_gpus.claim_changed(name);
         }
     }
 
@@ -111,9 +121,20 @@ impl Mirror {
 
     /// The devices of a node may have changed, so pods are looked at again that name claims with parts on it.
     pub(super) fn elastic_gpus_of_node_changed(&mut self, node: &str) {
-        let gpus = self.elastic_gpus.known.gpus.values().filter(|gpu| gpu.spec.node_name == node);
-        let claims = gpus.map(|gpu| (gpu.spec.claim_ref.namespace.clone(), gpu.spec.claim_ref.name.clone()));
-        self.elastic_gpus.changed.extend(claims);
+        let claims: Vec<Name> = self.elastic_gpus.on_node.get(node).into_iter().flatten().cloned().collect();
+        claims.into_iter().for_each(|claim| self.elastic_gpus.claim_changed(claim));
+    }
+
+    /// A pod may have begun or ceased to use the claims that it names.
+    pub(super) fn elastic_gpu_claims_of_pod_are_due(&mut self, uid: &str) {
+        if let Some(known) = self.pods.get(uid) {
+            self.elastic_gpus.due.extend(names_of(&known.facts));
+        }
+    }
+
+    /// The writes for a claim are to be planned again.
+    pub(crate) fn elastic_gpu_claim_is_due(&mut self, claim: &Name) {
+        self.elastic_gpus.due.insert(claim.clone());
     }
 
     /// Limits a pod to the node of the parts that its claims are bound to already.
@@ -187,11 +208,33 @@ impl Mirror {
         Some(&found.model)
     }
 
-    /// The writes for claims and parts that are due now.
-    pub(crate) fn elastic_steps(&self, now: Timestamp) -> Vec<Step> {
-        let names = self.elastic_gpus.users.keys();
-        let uses = names.filter_map(|name| Some((name.clone(), self.use_of(name)?))).collect();
-        elastic::plan(&self.elastic_gpus.known, &uses, |node, device| self.has_device(node, device), now)
+    /// The writes for some of the claims that are due, by the claim's name: at least one claim, and no more after
+    /// `writes`. `None`: no claim is due. The names begin behind `last`, which becomes the last of them.
+    pub(crate) fn elastic_steps(
+        &mut self,
+        last: &mut Option<Name>,
+        writes: usize,
+        now: Timestamp,
+    ) -> Option<Vec<(Name, Vec<Step>)>> {
+        let (mut planned, mut left) = (Vec::new(), writes);
+        for _ in 0..PLANNED_TOGETHER {
+            let Some(name) = self.elastic_gpus.take_due(last.as_ref()) else { break };
+            let steps = self.plan_elastic_gpu_claim(&name, now);
+            *last = Some(name.clone());
+            left = left.saturating_sub(steps.len());
+            planned.push((name, steps));
+            if left == 0 {
+                break;
+            }
+        }
+        (!planned.is_empty()).then_some(planned)
+    }
+
+    fn plan_elastic_gpu_claim(&self, name: &Name, now: Timestamp) -> Vec<Step> {
+        let known = &self.elastic_gpus.known;
+        let parts = self.elastic_gpus.parts.get(name).into_iter().flatten().filter_map(|part| known.gpus.get(part));
+        let used_by = self.use_of(name);
+        elastic::plan(known, name, parts, used_by.as_ref(), |node, device| self.has_device(node, device), now)
     }
 
     /// The pod that uses a claim, and the part that it has. A pod uses it as soon as its binding is on its way: until the
@@ -226,13 +269,55 @@ impl Mirror {
 impl ElasticGpus {
     fn class_changed(&mut self, class: &str) {
         let of_class = self.known.claims.iter().filter(|(_, claim)| claim.spec.class == class);
-        self.changed.extend(of_class.map(|(name, _)| name.clone()));
+        let names: Vec<Name> = of_class.map(|(name, _)| name.clone()).collect();
+        names.into_iter().for_each(|name| self.claim_changed(name));
     }
 
-    fn gpu_changed(&mut self, gpu: &ElasticGpu) {
-        let claim = &gpu.spec.claim_ref;
-        self.changed.insert((claim.namespace.clone(), claim.name.clone()));
+    fn claim_changed(&mut self, name: Name) {
+        self.due.insert(name.clone());
+        self.changed.insert(name);
     }
+
+    fn show_gpu(&mut self, name: String, gpu: ElasticGpu) {
+        let claim = claim_of(&gpu);
+        self.parts.entry(claim.clone()).or_default().insert(name.clone());
+        self.on_node.entry(gpu.spec.node_name.clone()).or_default().insert(claim.clone());
+        self.known.gpus.insert(name, gpu);
+        self.claim_changed(claim);
+    }
+
+    fn forget_gpu(&mut self, name: &str) {
+        let Some(gpu) = self.known.gpus.remove(name) else { return };
+        let (claim, node) = (claim_of(&gpu), &gpu.spec.node_name);
+        let others = self.parts.get_mut(&claim).map(|parts| {
+            parts.remove(name);
+            &*parts
+        });
+        let others = others.into_iter().flatten().filter_map(|other| self.known.gpus.get(other));
+        let is_still_there = others.clone().any(|other| other.spec.node_name == *node);
+        if others.count() == 0 {
+            self.parts.remove(&claim);
+        }
+        if let Some(claims) = self.on_node.get_mut(node).filter(|_| !is_still_there) {
+            claims.remove(&claim);
+            if claims.is_empty() {
+                self.on_node.remove(node);
+            }
+        }
+        self.claim_changed(claim);
+    }
+
+    /// Takes the claim behind `last` that is due; if there is none, the first one.
+    fn take_due(&mut self, last: Option<&Name>) -> Option<Name> {
+        let behind = last.and_then(|last| self.due.range((Bound::Excluded(last), Bound::Unbounded)).next());
+        let next = behind.or_else(|| self.due.first())?.clone();
+        self.due.take(&next)
+    }
+}
+
+fn claim_of(gpu: &ElasticGpu) -> Name {
+    let claim = &gpu.spec.claim_ref;
+    (claim.namespace.clone(), claim.name.clone())
 }
 
 /// The claims that the containers of a pod name.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
 use aliquot_dialects::{Dialect, NodeFacts, Spoken};
-use aliquot_test_api_server::{ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS, NODES, PODS};
+use aliquot_test_api_server::{ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS, Fault, NODES, PODS};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
@@ -40,6 +40,13 @@ impl Cluster {
             };
             self.objects.create(resource, namespace, object);
         }
+    }
+
+    fn claim_of_part(&self, name: &str) {
+        let spec = json!({"elasticGPUClassName": "fast", "resources": {"requests": {"core": 10}}});
+        let (api, kind) = ("aliquot.dev/v1alpha1", "ElasticGPUClaim");
+        let claim = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec});
+        self.objects.create(&ELASTIC_GPU_CLAIMS, "default", claim);
     }
 
     fn claim_status(&self) -> Value {
@@ -100,4 +107,35 @@ fn a_claim_is_bound_with_its_pod_and_goes_after_it() {
     cluster.objects.delete(&PODS, "default", "notebook");
     cluster.wait_until("the claim is gone", |cluster| cluster.objects.list(&ELASTIC_GPU_CLAIMS).is_empty());
     cluster.wait_until("the part is gone", |cluster| cluster.objects.list(&ELASTIC_GPUS).is_empty());
+}
+
+#[test]
+fn an_answer_that_comes_late_brings_no_deleted_claim_back() {
+    let mut cluster = Cluster::with_faults();
+    cluster.node_with_elastic_gpus("n", 2);
+    let _scheduler = cluster.scheduler();
+    cluster.server().set_fault(|method, path| match path.ends_with("/elasticgpuclaims/notebook/status") {
+        true if method == "PATCH" => Fault::AnswerHeld,
+        _ => Fault::None,
+    });
+    cluster.elastic_gpu_example(&["ElasticGPUClass", "Pod"]);
+    cluster.wait_until_claim_is("Pending", "ClassNotFound");
+    cluster.objects.delete(&ELASTIC_GPU_CLAIMS, "default", "notebook");
+    let none = json!({"metadata": {"finalizers": null}});
+    cluster.objects.merge(&ELASTIC_GPU_CLAIMS, "default", "notebook", &none);
+    cluster.elastic_gpu_example(&["ElasticGPUClass", "ElasticGPUClaim"]);
+    cluster.wait_until("the pod says that its claim is gone", |cluster| {
+        cluster.why_waiting("notebook").is_some_and(|(_, why)| why.contains("there is no ElasticGPUClaim"))
+    });
+    cluster.server().set_fault(|_, _| Fault::None);
+    // The claim would be bound now, if it were there.
+    cluster.elastic_gpu_example(&["ElasticGPUClaim", "Pod"]);
+    cluster.claim_of_part("later");
+    cluster.wait_until("a later claim has a status", |cluster| {
+        let status = &cluster.objects.get(&ELASTIC_GPU_CLAIMS, "default", "later")["status"];
+        status["conditions"][0]["reason"] == "WaitForFirstConsumer"
+    });
+    cluster.pod("a", 50, json!({}));
+    cluster.wait_until("a is bound", |cluster| cluster.bound().contains_key("a"));
+    assert_eq!(cluster.bound().keys().collect::<Vec<_>>(), ["a"]);
 }

@@ -1,7 +1,7 @@
 //! The scheduler against an API server, by HTTP.
 
-mod both_drivers;
 mod absent;
+mod both_drivers;
 mod claims;
 mod elastic_gpus;
 mod extended_resources;

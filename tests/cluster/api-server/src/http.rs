@@ -63,6 +63,12 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         Fault::Refused => Err(Failure::unavailable()),
         Fault::Forbidden => Err(Failure::forbidden(request.uri().path())),
         Fault::AnswerLost => handle(&shared, request).await.and(Err(Failure::unavailable())),
+        Fault::AnswerHeld => {
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let answer = handle(&shared, request).await;
+            shared.faults.release(method.as_str(), &path).await;
+            answer
+        }
     };
     Ok(match answer {
         Ok(Answer::Json(code, object)) => respond(code, &object),

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -61,7 +63,8 @@ impl World {
 
     fn plan(&self) -> Vec<Step> {
         let now = Timestamp::from_second(1).unwrap();
-        plan(&self.known, &self.uses, |_, device| !self.gone.iter().any(|gone| gone == device), now)
+        let is_there = |_: &str, device: &str| !self.gone.iter().any(|gone| gone == device);
+        plan(&self.known, &name(), self.known.gpus.values(), self.uses.get(&name()), is_there, now)
     }
 
     /// Carries out what is planned until the plan is empty.

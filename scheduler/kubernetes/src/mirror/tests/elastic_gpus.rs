@@ -59,9 +59,18 @@ fn decision_of(world: &World, pod: &str) -> String {
     world.pods[pod]["metadata"]["annotations"][DECISION].as_str().unwrap().to_owned()
 }
 
-/// Makes the parts that are planned.
+/// All writes that are due.
+fn steps(world: &mut World) -> Vec<Step> {
+    let (mut last, mut steps) = (None, Vec::new());
+    while let Some(planned) = world.mirror.elastic_steps(&mut last, 1, Timestamp::UNIX_EPOCH) {
+        steps.extend(planned.into_iter().flat_map(|(_, of_claim)| of_claim));
+    }
+    steps
+}
+
+/// Makes the parts that are due.
 fn make_parts(world: &mut World) {
-    for step in world.mirror.elastic_steps(Timestamp::UNIX_EPOCH) {
+    for step in steps(world) {
         if let Step::Make(gpu) = step {
             world.mirror.elastic_gpu(*gpu);
         }
@@ -187,8 +196,8 @@ fn later_pods_of_a_claim_get_the_same_part() {
 }
 
 /// Whether parts are to be made.
-fn makes_parts(world: &World) -> bool {
-    world.mirror.elastic_steps(Timestamp::UNIX_EPOCH).iter().any(|step| matches!(step, Step::Make(_)))
+fn makes_parts(world: &mut World) -> bool {
+    steps(world).iter().any(|step| matches!(step, Step::Make(_)))
 }
 
 #[test]
@@ -201,11 +210,11 @@ fn a_claim_is_protected_while_its_pod_is_being_bound() {
         "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["aliquot.dev/elastic-gpu-protection"],
     });
     claim(&mut world, "part", json!({"metadata": leaving}));
-    let steps = world.mirror.elastic_steps(Timestamp::UNIX_EPOCH);
+    let steps = steps(&mut world);
     assert!(!steps.iter().any(|step| matches!(step, Step::Finalizers { .. })), "{steps:?}");
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
-    assert!(makes_parts(&world));
+    assert!(makes_parts(&mut world));
 }
 
 #[test]
@@ -265,7 +274,7 @@ fn a_claim_that_is_named_after_the_binding_makes_no_part() {
     json_patch::merge(world.pods.get_mut("a").unwrap(), &named);
     world.show("a");
     world.reconcile();
-    assert!(!makes_parts(&world));
+    assert!(!makes_parts(&mut world));
 }
 
 #[test]
@@ -275,7 +284,7 @@ fn a_decision_that_we_have_not_bound_makes_no_part() {
     let forged = json!({DECISION: "main=n-0/1000/1"});
     claiming(&mut world, "a", json!({"metadata": {"annotations": forged}, "spec": {"nodeName": "n"}}));
     world.reconcile();
-    assert!(!makes_parts(&world));
+    assert!(!makes_parts(&mut world));
 }
 
 #[test]
@@ -287,4 +296,50 @@ fn a_limit_lowers_the_time_that_comes_with_memory() {
     world.reconcile();
     // 8 GiB are a tenth of the device. The node refuses limits below the time that was decided.
     assert_eq!(decision_of(&world, "a"), format!("main=n-0/50/{}", 8 * GIB));
+}
+
+#[test]
+fn writes_are_planned_for_what_has_changed_only() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    claim(&mut world, "other", json!({}));
+    let of = |steps: Vec<Step>| -> std::collections::BTreeSet<String> {
+        let claims = steps.into_iter().map(|step| match step {
+            Step::SayOfClaim((_, name), _) | Step::Finalizers { claim: (_, name), .. } => name,
+            Step::Make(gpu) => gpu.spec.claim_ref.name.clone(),
+            Step::Delete { gpu, .. } | Step::SayOfGpu(gpu, _) => gpu,
+        });
+        claims.collect()
+    };
+    assert_eq!(of(steps(&mut world)), ["other".into(), "part".into()].into());
+    assert_eq!(of(steps(&mut world)), [].into(), "nothing has changed since");
+    world.mirror.elastic_gpu_claim_is_due(&("default".into(), "other".into()));
+    assert_eq!(of(steps(&mut world)), ["other".into()].into(), "a write has failed");
+    claiming(&mut world, "a", json!({}));
+    world.reconcile();
+    assert_eq!(of(steps(&mut world)), ["part".into()].into(), "a pod was bound");
+    class(&mut world, json!({"models": ["H100"]}));
+    world.reconcile();
+    assert_eq!(of(steps(&mut world)), ["other".into(), "part".into()].into(), "their class has changed");
+    claiming(&mut world, "b", json!({}));
+    make_parts(&mut world);
+    let part = "egpu-uid-of-part".to_owned();
+    assert_eq!(of(steps(&mut world)), ["part".into(), part.clone()].into(), "its part was made");
+    world.remove_node("n");
+    assert_eq!(of(steps(&mut world)), ["part".into(), part].into(), "the node of its part is gone");
+}
+
+#[test]
+fn no_claim_waits_for_others_that_fail_at_each_look() {
+    let mut world = World::new();
+    ["a", "b", "c"].iter().for_each(|name| claim(&mut world, name, json!({})));
+    let mut last = None;
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let planned = world.mirror.elastic_steps(&mut last, 1, Timestamp::UNIX_EPOCH).unwrap();
+        let [(name, _)] = planned.as_slice() else { panic!("{planned:?}") };
+        seen.push(name.1.clone());
+        world.mirror.elastic_gpu_claim_is_due(name);
+    }
+    assert_eq!(seen, ["a", "b", "c", "a"]);
 }
