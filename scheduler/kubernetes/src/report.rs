@@ -122,6 +122,15 @@ pub(crate) fn about_ill_devices(
     (is_matter_of_room && claim.request.device_count() > 0).then_some(text)
 }
 
+/// What is said of other drivers' devices, if a pod lacks them, with the tier of the reason that says so. `place`: the
+/// name in the books of a place with such devices for it. The books know the devices that are free, and those of pods
+/// that this leader has bound.
+pub(crate) fn about_other_devices(explanation: &Explanation, place: Option<&str>) -> Option<(Tier, &'static str)> {
+    let place = place?;
+    let lacking = explanation.reasons.iter().find(|reason| reason.to_string().contains(place))?;
+    Some((lacking.tier(), ALLOCATED_DO_NOT_COUNT))
+}
+
 /// What is to be said of a pod; `None`: nothing yet.
 fn what_to_say(view: &View, about: &About, ill: &[IllDevice]) -> Option<Said> {
     if let Some(problem) = &about.problem {
@@ -144,13 +153,12 @@ fn what_to_say(view: &View, about: &About, ill: &[IllDevice]) -> Option<Said> {
             if reasons.is_empty() {
                 return None;
             }
-            // Of other drivers' devices, the books know those that are free, and those of pods that this leader has
-            // bound.
-            let lacks_place = about.place.as_ref().is_some_and(|place| reasons.iter().any(|text| text.contains(place)));
-            reasons.extend(lacks_place.then(|| ALLOCATED_DO_NOT_COUNT.to_owned()));
+            let of_others = about_other_devices(&explanation, about.place.as_deref());
+            reasons.extend(of_others.map(|(_, text)| text.to_owned()));
             reasons.extend(about_ill_devices(view, &uid, &explanation, ill));
             let help = changes_worth_saying(&explanation).next().map(|change| format!("; this would help: {change}"));
-            let calls_for_nodes = lacks_place || explanation.reasons.iter().any(|reason| reason.calls_for_nodes());
+            let calls_for_nodes =
+                of_others.is_some() || explanation.reasons.iter().any(|reason| reason.calls_for_nodes());
             let reason = if calls_for_nodes { UNSCHEDULABLE } else { WAITING };
             Some(Said { reason, text: format!("{}{}", reasons.join("; "), help.unwrap_or_default()) })
         }

@@ -22,6 +22,8 @@ pub(crate) struct Known {
     /// This scheduler places it, or has placed it.
     pub(crate) is_ours: bool,
     pub(crate) is_gated: bool,
+    /// The name in the books of a place with devices of other drivers for it.
+    pub(crate) place: Option<String>,
 }
 
 /// Claims of pods that do not exist.
@@ -60,6 +62,7 @@ impl Mirror {
             problem: pod.problem.clone(),
             is_ours: pod.claim.is_some() || pod.instance.is_some() || is_waiting,
             is_gated: facts.is_gated && facts.node.is_none(),
+            place: pod.place().map(str::to_owned),
         })
     }
 

@@ -7,7 +7,7 @@ use aliquot_telemetry::tier_word;
 
 use super::{Refusal, reasons};
 use crate::mirror::{IllDevice, Known, Mirror};
-use crate::report::{about_ill_devices, changes_worth_saying};
+use crate::report::{about_ill_devices, about_other_devices, changes_worth_saying};
 use crate::serve::Shared;
 
 /// What is known of a pod.
@@ -51,6 +51,8 @@ fn of_known(known: Known, view: &View, ill: &[IllDevice]) -> PodAnswer {
     let mut answer = PodAnswer { state, node: node.map(ToString::to_string), ..answer };
     if let Some(explanation) = view.explain(&uid) {
         answer.reasons = reasons(&explanation);
+        let of_others = about_other_devices(&explanation, known.place.as_deref());
+        answer.reasons.extend(of_others.map(|(tier, text)| reason(tier_word(tier), text.to_owned())));
         let ill = about_ill_devices(view, &uid, &explanation, ill);
         answer.reasons.extend(ill.map(|text| reason(tier_word(Tier::Device), text)));
         answer.changes = changes_worth_saying(&explanation).map(ToString::to_string).collect();

@@ -7,6 +7,7 @@ use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, Fault, PODS, SLICES};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
+use crate::kubectl::json_of;
 
 const DRIVER: &str = "nic.example.com";
 
@@ -112,4 +113,23 @@ fn a_card_is_given_back_if_its_pod_is_not_bound() {
     cluster.wait_until_bound(&["a"]);
     let results = &cluster.status_of_claim("a-nic")["allocation"]["devices"]["results"];
     assert_eq!((results.as_array().map(Vec::len), &results[0]["device"]), (Some(1), &json!("nic-0")));
+}
+
+#[test]
+fn explain_says_of_cards_what_the_condition_says() {
+    let mut cluster = Cluster::with_faults();
+    cluster.device_classes();
+    cluster.node_with_driver("n", &["H100"]);
+    cluster.cards("n", 1);
+    let scheduler = cluster.scheduler();
+    cluster.make_pod_of(1, &scheduler);
+    cluster.pod_of_example("a");
+    cluster.wait_until_bound(&["a"]);
+    cluster.pod_of_example("b");
+    let of_cards = "devices that are allocated already do not count as there";
+    cluster.wait_until("b says what does not count", |cluster| {
+        cluster.why_waiting("b").is_some_and(|(_, why)| why.contains(of_cards))
+    });
+    let reasons = json_of::<Value>(&cluster, &["explain", "b"])["reasons"].to_string();
+    assert!(reasons.contains(of_cards) && reasons.contains(DRIVER), "{reasons}");
 }
