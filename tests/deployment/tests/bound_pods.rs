@@ -67,3 +67,21 @@ fn everything_else_of_pods_is_free() {
     assert!(is_admitted(&Value::Null, &json!({"metadata": {"name": "p"}})));
     assert!(is_admitted(&json!({"metadata": {"name": "p"}}), &annotated(&json!({"a": "b"}))));
 }
+
+#[test]
+fn a_bound_pod_keeps_the_claims_that_it_names() {
+    let (main, side) = ("elastic-gpu-claim.aliquot.dev/main", "elastic-gpu-claim.aliquot.dev/side");
+    let generation = "aliquot.dev/generation";
+    let bound = annotated(&json!({generation: "1.2", main: "part"}));
+    for after in [
+        json!({generation: "1.2", main: "other"}),
+        json!({generation: "1.2"}),
+        json!({generation: "1.2", main: "part", side: "other"}),
+        json!({generation: "1.2", side: "part"}),
+    ] {
+        assert!(!is_admitted(&bound, &annotated(&after)), "{after}");
+    }
+    assert!(is_admitted(&bound, &annotated(&json!({generation: "1.2", main: "part", "a": "b"}))));
+    let (waiting, renamed) = (annotated(&json!({main: "part"})), annotated(&json!({main: "other"})));
+    assert!(is_admitted(&waiting, &renamed) && is_admitted(&Value::Null, &waiting));
+}

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use aliquot_dialects::{ELASTIC_GPU_CLAIM, Pod as Words};
 use aliquot_scheduler_core::Constraints;
 use jiff::Timestamp;
 
@@ -318,6 +319,14 @@ impl ElasticGpus {
 fn claim_of(gpu: &ElasticGpu) -> Name {
     let claim = &gpu.spec.claim_ref;
     (claim.namespace.clone(), claim.name.clone())
+}
+
+/// Leaves a pod the claims that it named when it was bound, and no others: it has the parts of these. An admission policy
+/// keeps users from naming others, where it is installed.
+pub(super) fn keep_names(bound: &Words, now: &mut Words) {
+    now.annotations.retain(|key, _| !key.starts_with(ELASTIC_GPU_CLAIM));
+    let names = bound.annotations.iter().filter(|(key, _)| key.starts_with(ELASTIC_GPU_CLAIM));
+    now.annotations.extend(names.map(|(key, name)| (key.clone(), name.clone())));
 }
 
 /// The claims that the containers of a pod name.

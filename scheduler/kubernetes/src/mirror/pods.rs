@@ -8,7 +8,7 @@ use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, NodeName, Observat
 use super::device_claims::HeldClaim;
 use super::gangs::sub_group_of;
 use super::reported::attribute_of;
-use super::{Instance, KnownPod, Means, Mirror, Told};
+use super::{Instance, KnownPod, Means, Mirror, Told, elastic_gpus};
 use crate::devices;
 use crate::peers::PeerRules;
 use crate::placement;
@@ -24,6 +24,9 @@ impl Mirror {
                 facts.node.clone_from(&known.facts.node);
                 facts.generation = known.facts.generation;
                 facts.decision.clone_from(&known.facts.decision);
+            }
+            if known.facts.node.is_some() && known.facts.generation.is_some() {
+                elastic_gpus::keep_names(&known.facts.words, &mut facts.words);
             }
             if known.facts == facts {
                 return;

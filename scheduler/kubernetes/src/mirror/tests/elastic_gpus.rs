@@ -343,3 +343,26 @@ fn no_claim_waits_for_others_that_fail_at_each_look() {
     }
     assert_eq!(seen, ["a", "b", "c", "a"]);
 }
+
+#[test]
+fn a_bound_pod_keeps_the_claim_that_it_named() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 2, "NVIDIA H100");
+    claim(&mut world, "other", json!({}));
+    claiming(&mut world, "a", json!({}));
+    world.reconcile();
+    let renamed = json!({"metadata": {"annotations": {"elastic-gpu-claim.aliquot.dev/main": "other"}}});
+    json_patch::merge(world.pods.get_mut("a").unwrap(), &renamed);
+    world.show("a");
+    let made = steps(&mut world).into_iter().filter_map(|step| match step {
+        Step::Make(gpu) => Some(gpu.spec.claim_ref.name),
+        _ => None,
+    });
+    assert_eq!(made.collect::<Vec<_>>(), ["part"]);
+    claiming(&mut world, "b", json!({}));
+    world.reconcile();
+    assert!(world.why_waiting("b").contains("is pod default/a's"), "{}", world.why_waiting("b"));
+    claiming(&mut world, "c", renamed);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "c"]);
+}
