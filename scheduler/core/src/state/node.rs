@@ -42,6 +42,8 @@ pub struct Node {
     core_free_max: DeviceCore,
     one_model: bool,
     one_numa_node: bool,
+    /// Whether a taint makes it less preferred. It is asked for with each bid, and most nodes have none.
+    disliked: bool,
     /// What claims hold beyond the capacity; `None`: nothing.
     beyond: Option<Box<Beyond>>,
 }
@@ -66,6 +68,7 @@ impl Node {
             core_free_max: DeviceCore::ZERO,
             one_model,
             one_numa_node,
+            disliked: spec.has_disliked_taint(),
             beyond: None,
             spec,
         };
@@ -164,6 +167,11 @@ impl Node {
         self.one_model
     }
 
+    /// Whether it has a taint that does not keep claims away, but makes it less preferred.
+    pub(crate) fn has_disliked_taint(&self) -> bool {
+        self.disliked
+    }
+
     /// Whether claims hold more of the node, or of one of its devices, than there is.
     #[must_use]
     pub fn is_over_committed(&self) -> bool {
@@ -202,6 +210,7 @@ impl Node {
     /// Gives it the labels, taints, device attributes and cordon of another specification.
     pub(crate) fn relabel(&mut self, like: &NodeSpec, parts: &mut NodeParts) {
         parts.relabel(Arc::make_mut(&mut self.spec), like);
+        self.disliked = self.spec.has_disliked_taint();
     }
 
     /// Sets a device's health. Returns whether there is such a device.

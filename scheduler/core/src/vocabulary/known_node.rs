@@ -67,6 +67,13 @@ pub struct DeviceKind {
     pub(crate) uuid_keys: Box<[Arc<str>]>,
 }
 
+impl KnownNode {
+    /// Whether it has a taint that does not keep claims away, but makes it less preferred.
+    pub(crate) fn has_disliked_taint(&self) -> bool {
+        self.taints.iter().any(|taint| !taint.keeps_away())
+    }
+}
+
 impl DeviceKind {
     /// Whether a device of this kind and with this name has exactly these attributes.
     pub(crate) fn has_exactly(&self, attributes: &Texts, uuid: &str) -> bool {

@@ -27,6 +27,10 @@ const COST_MAX: i32 = (1 << 28) - 1;
 /// That is quicker for each node, and a node that has changed often is visited once.
 const PART_IN_ORDER: u64 = 4;
 
+/// The number of nodes that are handled together. Nodes, and a class's bids on them, are mostly in no cache. In steps that
+/// are short for each node, the processor fetches many of them at the same time.
+const BATCH: usize = 32;
+
 /// The bids of one class, and up to which change of the cluster they are known.
 #[derive(Debug, Default)]
 pub(crate) struct ClassBids {
@@ -45,11 +49,16 @@ pub(crate) struct ClassBids {
 
 impl ClassBids {
     /// The bids on the nodes of the least rank.
-    pub(crate) fn index(&self) -> &BidIndex {
+    pub(crate) fn index(&mut self) -> &mut BidIndex {
         if self.others.is_empty() || !self.index.is_empty() {
-            return &self.index;
+            return &mut self.index;
         }
-        self.others.values().find(|index| !index.is_empty()).unwrap_or(&self.index)
+        self.others.values_mut().find(|index| !index.is_empty()).unwrap_or(&mut self.index)
+    }
+
+    /// Whether no node has a bid.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.index.is_empty() && self.others.values().all(BidIndex::is_empty)
     }
 
     /// A node's bid: its rank, its cost, and what is forgone.
@@ -97,23 +106,19 @@ impl ClassBids {
         self.others.values_mut().for_each(|index| index.grow(cluster.node_slots()));
         let choices: Vec<SingleChoice<'_>> =
             request.has_alternatives().then(|| request.choices()).into_iter().flatten().collect();
-        let asked = Asked { request, choices: &choices };
+        let at = Asking { cluster, table, request, choices: &choices, policy };
         self.admit(cluster, table, request);
         let end = cluster.changes().end();
         let changes = self.read.filter(|read| (end - read) * PART_IN_ORDER <= cluster.node_slots() as u64);
         match changes.and_then(|read| Some((read, cluster.changes().since(read)?))) {
             Some((read, changes)) => {
-                for (position, change) in (read + 1..).zip(changes) {
-                    if table.is_last_change(change.node, position) {
-                        self.bid(cluster, table, change.node, asked, policy);
-                    }
-                }
+                let changes = (read + 1..).zip(changes);
+                self.bid(
+                    &at,
+                    changes.map(|(position, change)| (change.node, table.is_last_change(change.node, position))),
+                );
             }
-            None => {
-                for node in table.changed_since(self.read.unwrap_or(0)) {
-                    self.bid(cluster, table, node, asked, policy);
-                }
-            }
+            None => self.bid(&at, table.all_changed_since(self.read.unwrap_or(0))),
         }
         self.read = Some(end);
     }
@@ -132,20 +137,39 @@ impl ClassBids {
         self.admitted_read = cluster.changes().end();
     }
 
-    fn bid(&mut self, cluster: &Cluster, table: &NodeTable, id: NodeId, asked: Asked<'_>, policy: &impl Policy) {
-        let is_admitted = self.admitted[id.index() / 64] >> (id.index() % 64) & 1 == 1;
-        let request = asked.request;
-        if !asked.choices.is_empty() {
-            let node = cluster.node(id).filter(|_| is_admitted);
-            let bid = node.and_then(|node| ranked_bid(table, id, node, asked.choices, policy));
-            return self.set(id, cluster.node_slots(), bid);
+    /// Updates the bids on those of these nodes that are due. Whether a node is due, and whether a task may fit there,
+    /// cannot be foretold, so the loop does the same steps for each node.
+    fn bid<P: Policy>(&mut self, at: &Asking<'_, P>, nodes: impl Iterator<Item = (NodeId, bool)>) {
+        let mut batch = [NodeId(0); BATCH];
+        let mut waiting = 0;
+        for (id, is_due) in nodes {
+            let is_admitted = self.admitted[id.index() / 64] >> (id.index() % 64) & 1 == 1;
+            let may_fit = is_admitted & at.may_fit(id);
+            self.index.remove_if(is_due & !may_fit, id.index());
+            self.others.values_mut().for_each(|index| index.remove_if(is_due & !may_fit, id.index()));
+            batch[waiting] = id;
+            waiting += usize::from(is_due & may_fit);
+            if waiting == BATCH {
+                self.bid_together(at, &batch);
+                waiting = 0;
+            }
         }
-        let node = match is_admitted && table.may_have_room(id, request) {
-            true => cluster.node(id).filter(|node| has_room(node, request)),
-            false => None,
-        };
-        let bid = node.map(|node| (rank(0, request, node.spec()), cost(policy, id, node, request)));
-        self.set(id, cluster.node_slots(), bid);
+        self.bid_together(at, &batch[..waiting]);
+    }
+
+    /// Updates the bids on at most [`BATCH`] nodes, step by step for all of them.
+    fn bid_together<P: Policy>(&mut self, at: &Asking<'_, P>, ids: &[NodeId]) {
+        let mut nodes = [None; BATCH];
+        for (node, id) in nodes.iter_mut().zip(ids) {
+            *node = at.cluster.node(*id).filter(|node| at.fits(node));
+        }
+        let mut bids = [None; BATCH];
+        for ((bid, node), id) in bids.iter_mut().zip(nodes).zip(ids) {
+            *bid = node.and_then(|node| at.bid(*id, node));
+        }
+        for (bid, id) in bids.into_iter().zip(ids) {
+            self.set(*id, at.cluster.node_slots(), bid);
+        }
     }
 
     /// Sets the bid on a node: its rank, its cost, and what is forgone.
@@ -161,27 +185,41 @@ impl ClassBids {
     }
 }
 
-/// The bid of a task with alternatives on a node, with the rank of the first of its choices that fits there.
-fn ranked_bid(
-    table: &NodeTable,
-    id: NodeId,
-    node: &Node,
-    choices: &[SingleChoice<'_>],
-    policy: &impl Policy,
-) -> Option<(Rank, (i32, u8))> {
-    let fits = |choice: &&SingleChoice<'_>| {
-        let request = &choice.request;
-        table.may_have_room(id, request) && admits_devices(node.spec(), request).is_ok() && has_room(node, request)
-    };
-    let choice = choices.iter().find(fits)?;
-    Some((rank(choice.rank, &choice.request, node.spec()), cost(policy, id, node, &choice.request)))
+/// What a class asks for, and who answers it.
+struct Asking<'a, P> {
+    cluster: &'a Cluster,
+    table: &'a NodeTable,
+    request: &'a Request,
+    /// The choices of a request with alternatives; empty: it has none.
+    choices: &'a [SingleChoice<'a>],
+    policy: &'a P,
 }
 
-/// The request of a class, and its choices if it has alternatives.
-#[derive(Clone, Copy)]
-struct Asked<'a> {
-    request: &'a Request,
-    choices: &'a [SingleChoice<'a>],
+impl<P: Policy> Asking<'_, P> {
+    /// A condition that is quick to check: if it does not hold, nothing fits on the node.
+    fn may_fit(&self, id: NodeId) -> bool {
+        !self.choices.is_empty() || self.table.may_have_room(id, self.request)
+    }
+
+    /// Whether a task without alternatives fits on a node. What a task with alternatives needs is found with its bid.
+    fn fits(&self, node: &Node) -> bool {
+        !self.choices.is_empty() || has_room(node, self.request)
+    }
+
+    /// The bid on a node: its rank, its cost, and what is forgone.
+    fn bid(&self, id: NodeId, node: &Node) -> Option<(Rank, (i32, u8))> {
+        if self.choices.is_empty() {
+            return Some((rank(0, self.request, node), cost(self.policy, id, node, self.request)));
+        }
+        let fits = |choice: &&SingleChoice<'_>| {
+            let request = &choice.request;
+            self.table.may_have_room(id, request)
+                && admits_devices(node.spec(), request).is_ok()
+                && has_room(node, request)
+        };
+        let choice = self.choices.iter().find(fits)?;
+        Some((rank(choice.rank, &choice.request, node), cost(self.policy, id, node, &choice.request)))
+    }
 }
 
 /// The cost of placing a task on a node, and what is forgone by it.

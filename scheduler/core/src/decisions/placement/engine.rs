@@ -94,7 +94,7 @@ impl<P: Policy> Engine<P> {
             let nodes = cluster.nodes().map(|(id, _)| id).filter(|id| allow(&rules, cluster, *id));
             return self.best_of(cluster, class, nodes, wishes.as_ref(), |_| 0);
         }
-        let index = self.classes.get(&class)?.index();
+        let index = self.classes.get_mut(&class)?.index();
         let node = match self.policy.selection() {
             Selection::Least => index.least(|forgone| self.policy.surcharge(forgone))?,
             Selection::Uniform => {
@@ -171,7 +171,7 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn has_room(&mut self, cluster: &Cluster, class: ClassId) -> bool {
         let Some((request, bids)) = self.bids(cluster, class) else { return false };
         match PeerRules::of(cluster, request) {
-            None => !bids.index().is_empty(),
+            None => !bids.is_empty(),
             rules => bids.fitting(cluster).any(|id| allow(&rules, cluster, id)),
         }
     }
@@ -217,7 +217,7 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn choose(&self, node: NodeId, as_if: &Node, choice: &SingleChoice<'_>) -> Option<(i64, Allocation)> {
         let bid = several::bid(&self.policy, node, as_if, &choice.request);
         let devices = devices::chosen(as_if, &choice.request, bid.choice)?;
-        let rank = rank(choice.rank, &choice.request, as_if.spec());
+        let rank = rank(choice.rank, &choice.request, as_if);
         let cost = surcharge(rank) + total(&self.policy, (bid.cost, bid.forgone));
         Some((cost, Allocation { node, devices, alternative: choice.number }))
     }

@@ -6,7 +6,7 @@
 //! farthest depend on which nodes have room. Here they do not, so the distance of one node can be computed by itself,
 //! and kept.
 
-use crate::vocabulary::known_node::KnownNode;
+use crate::state::node::Node;
 use crate::vocabulary::preference::Preferences;
 use crate::vocabulary::request::Request;
 
@@ -34,9 +34,9 @@ const _: () = assert!(
 );
 
 /// The rank of a choice on a node, without the part that depends on the places of other tasks.
-pub(crate) fn rank(of_choice: u16, request: &Request, node: &KnownNode) -> Rank {
-    let by_labels = request.preferences.as_ref().map_or(0, |preferences| preferences.distance(&node.labels));
-    let taints = request.constraints.disliked_taints(node);
+pub(crate) fn rank(of_choice: u16, request: &Request, node: &Node) -> Rank {
+    let by_labels = request.preferences.as_ref().map_or(0, |preferences| preferences.distance(&node.spec().labels));
+    let taints = if node.has_disliked_taint() { request.constraints.disliked_taints(node.spec()) } else { 0 };
     let taints = u32::try_from(taints).unwrap_or(TAINTS_MAX).min(TAINTS_MAX);
     let distance = TAINT_WEIGHT * Preferences::FARTHEST * taints + LABEL_WEIGHT * by_labels;
     (Rank::from(of_choice) << DISTANCE_BITS) + distance
