@@ -126,10 +126,12 @@ impl ClassBids {
     /// Checks again whether nodes admit the class's tasks, if more than their free amounts has changed.
     fn admit(&mut self, cluster: &Cluster, table: &NodeTable, request: &Request) {
         self.admitted.resize(cluster.node_slots().div_ceil(64), 0);
+        let undemanding = devices_of_undemanding(request);
         for id in table.specs_changed_since(self.admitted_read) {
-            let node = cluster.node(id);
+            let by_table = || table.admits_undemanding(id, undemanding?);
+            let by_spec = || cluster.node(id).is_some_and(|node| admits(node.spec(), request).is_ok());
             let (word, bit) = (id.index() / 64, 1 << (id.index() % 64));
-            match node.is_some_and(|node| !cluster.is_held(id) && admits(node.spec(), request).is_ok()) {
+            match !cluster.is_held(id) && by_table().unwrap_or_else(by_spec) {
                 true => self.admitted[word] |= bit,
                 false => self.admitted[word] &= !bit,
             }
@@ -183,6 +185,15 @@ impl ClassBids {
             index.set(id.index(), Some(bid));
         }
     }
+}
+
+/// The most devices that a device request of a task wants, if the task accepts any node without taints and any device;
+/// `None`: it does not, or has alternatives.
+fn devices_of_undemanding(request: &Request) -> Option<u16> {
+    let accepts_any_node = request.constraints.labels.is_empty() && request.constraints.node_terms.is_empty();
+    let accepts_any = accepts_any_node && request.wishes().all(|wish| wish.admit_any_device());
+    let most = request.wishes().map(|wish| wish.devices.count).max()?;
+    (accepts_any && !request.has_alternatives()).then_some(most)
 }
 
 /// What a class asks for, and who answers it.

@@ -3,8 +3,10 @@
 
 use crate::state::node::{Device, Node};
 use crate::vocabulary::claim::NodeId;
+use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::Request;
+use crate::vocabulary::taint::Taint;
 
 /// For each node, by its number: when it last changed, and the most that a task can have there.
 ///
@@ -12,10 +14,20 @@ use crate::vocabulary::request::Request;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTable {
     rows: Vec<Row>,
-    /// The position just after a node's last change of more than the free amounts.
-    spec_changed_at: Vec<u64>,
-    /// The greatest value in `spec_changed_at`.
+    specs: Vec<Spec>,
+    /// The greatest position in `specs`.
     last_spec_change: u64,
+}
+
+/// What changes of a node only with more than its free amounts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spec {
+    /// The position just after the last such change.
+    changed_at: u64,
+    /// The number of devices, used or not.
+    devices: u16,
+    /// Whether it takes new tasks, and no taint keeps any away.
+    is_open: bool,
 }
 
 /// What is asked of a node for each decision of a class after the node has changed. It is side by side, so that a
@@ -44,7 +56,7 @@ impl NodeTable {
     /// Makes room for this many nodes.
     pub(crate) fn grow(&mut self, nodes: usize) {
         self.rows.resize(nodes, Row::default());
-        self.spec_changed_at.resize(nodes, 0);
+        self.specs.resize(nodes, Spec::default());
     }
 
     /// Updates a node that has changed; `None` if it was removed. `spec`: more than its free amounts may have changed.
@@ -52,7 +64,11 @@ impl NodeTable {
         let index = id.index();
         let Some(row) = self.rows.get_mut(index) else { return };
         if spec {
-            self.spec_changed_at[index] = position;
+            self.specs[index] = Spec {
+                changed_at: position,
+                devices: node.map_or(0, |node| u16::try_from(node.devices().len()).unwrap_or(u16::MAX)),
+                is_open: node.is_some_and(|node| is_open(node.spec())),
+            };
             self.last_spec_change = self.last_spec_change.max(position);
         }
         let free = node.map_or_else(Free::default, |node| Free {
@@ -77,8 +93,15 @@ impl NodeTable {
 
     /// The nodes of which more than the free amounts has changed after a position, in order.
     pub(crate) fn specs_changed_since(&self, position: u64) -> impl Iterator<Item = NodeId> + use<'_> {
-        let changed_at = if self.last_spec_change > position { &self.spec_changed_at[..] } else { &[] };
-        (0..).zip(changed_at).filter(move |(_, at)| **at > position).map(|(index, _)| NodeId(index))
+        let specs = if self.last_spec_change > position { &self.specs[..] } else { &[] };
+        (0..).zip(specs).filter(move |(_, spec)| spec.changed_at > position).map(|(index, _)| NodeId(index))
+    }
+
+    /// Whether a node admits tasks that accept any node and want this many devices of any sort; `None`: the table does
+    /// not know.
+    pub(crate) fn admits_undemanding(&self, node: NodeId, devices: u16) -> Option<bool> {
+        let spec = self.specs.get(node.index()).filter(|spec| spec.is_open)?;
+        Some(spec.devices >= devices)
     }
 
     /// Whether a node may have room for the first choice of a task. This is a necessary condition that is quick to
@@ -92,7 +115,52 @@ impl NodeTable {
     }
 }
 
+fn is_open(node: &KnownNode) -> bool {
+    !node.cordoned && !node.taints.iter().any(Taint::keeps_away)
+}
+
 fn whole_devices(node: &Node) -> u16 {
     let is_whole = |device: &&Device| device.is_healthy() && device.core_free() >= DeviceCore::WHOLE;
     u16::try_from(node.devices().iter().filter(is_whole).count()).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decisions::placement::misfit::admits;
+    use crate::state::node_parts::NodeParts;
+    use crate::vocabulary::device_request::DeviceRequest;
+    use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
+    use crate::vocabulary::taint::TaintEffect;
+
+    #[test]
+    fn the_table_admits_what_the_specification_admits() {
+        let with = |devices: usize, cordoned, effects: &[TaintEffect]| {
+            let taint = |effect: &TaintEffect| Taint { key: "spot".into(), effect: *effect, ..Taint::default() };
+            let taints = effects.iter().map(taint).collect();
+            let devices = vec![DeviceSpec::default(); devices];
+            Node::new(NodeParts::default().join(NodeSpec { devices, cordoned, taints, ..NodeSpec::default() }, &[4; 2]))
+        };
+        let mut table = NodeTable::default();
+        table.grow(1);
+        let id = NodeId(0);
+        let rows = [
+            (with(0, false, &[]), [Some(true), Some(false), Some(false)]),
+            (with(2, false, &[]), [Some(true), Some(true), Some(false)]),
+            (with(2, false, &[TaintEffect::PreferNoSchedule]), [Some(true), Some(true), Some(false)]),
+            (with(2, false, &[TaintEffect::PreferNoSchedule, TaintEffect::NoExecute]), [None; 3]),
+            (with(2, true, &[]), [None; 3]),
+        ];
+        for (position, (node, expected)) in (1..).zip(rows) {
+            table.note(id, Some(&node), true, position);
+            for (devices, expected) in [0, 2, 3].into_iter().zip(expected) {
+                assert_eq!(table.admits_undemanding(id, devices), expected, "{devices} on {node:?}");
+                let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
+                let by_spec = admits(node.spec(), &request).is_ok();
+                assert_eq!(expected.unwrap_or(false), by_spec, "{devices} on {node:?}");
+            }
+        }
+        table.note(id, None, true, 9);
+        assert_eq!(table.admits_undemanding(id, 0), None, "it was removed");
+    }
 }
