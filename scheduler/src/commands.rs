@@ -1,4 +1,4 @@
-//! The subcommands: their arguments, and what they print.
+//! The subcommands: their arguments and their output.
 
 pub(crate) mod backup;
 pub(crate) mod dev;
@@ -25,7 +25,7 @@ fn print(report: &(impl Display + Serialize), json: bool) -> Result<()> {
     print_text(&text)
 }
 
-/// Writes a file completely, or leaves it unchanged, whatever happens meanwhile.
+/// Writes a file completely, or leaves it unchanged, even if the program ends in between.
 fn write_file(path: &Path, text: &str) -> Result<()> {
     let write = || {
         // A pipe or a device cannot be replaced by a new file.

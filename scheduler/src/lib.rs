@@ -1,4 +1,4 @@
-//! The cluster scheduler's replays and simulations: what it would decide about traces and snapshots of a cluster.
+//! The cluster scheduler's replays and simulations: its decisions about traces and snapshots of a cluster.
 
 #![forbid(unsafe_code)]
 

@@ -11,7 +11,7 @@ const MARGIN: f64 = 48.0;
 /// A curve with its name and colour.
 #[derive(Clone, Copy, Debug)]
 pub struct Series<'a> {
-    /// What the curve shows.
+    /// The name of the curve.
     pub name: &'a str,
     /// The colour as a CSS name or value.
     pub colour: &'a str,

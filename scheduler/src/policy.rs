@@ -10,7 +10,7 @@ use clap::ValueEnum;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
-    /// What makes least unusable for the expected work.
+    /// The placement that makes the least unusable for the expected work.
     #[default]
     Default,
     /// Fragmentation gradient descent, as published.

@@ -44,7 +44,7 @@ pub struct Summary {
     pub fragmented: Vec<Point>,
 }
 
-/// Tasks that were not placed, by what they ask for.
+/// Tasks that were not placed, by their requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Unplaced {
     /// All tasks that were not placed.
@@ -76,7 +76,7 @@ impl Unplaced {
 pub struct Replay {
     /// The results of the replay.
     pub summary: Summary,
-    /// The place of each task: the node's index in the list, and what the task got there.
+    /// The place of each task: the node's index in the list, and the task's allocation there.
     pub placements: Vec<Option<(usize, Allocation)>>,
     /// How long each decision took.
     pub decisions: Vec<Duration>,

@@ -95,7 +95,7 @@ pub struct GpuUse {
 pub struct Report {
     /// The steps of each cycle; the last cycle changed nothing and is left out.
     pub cycles: Vec<Vec<Step>>,
-    /// The pending claims, with what they wait for.
+    /// The pending claims, with the reasons why they wait.
     pub waiting: Vec<WaitingClaims>,
     /// Number of claims that are placed.
     pub placed: usize,

@@ -68,7 +68,7 @@ pub struct Summary {
     pub gpus: GpuUse,
 }
 
-/// What a queue holds of the GPUs' time, and its fair share, both in thousandths of a GPU.
+/// The GPU time that a queue holds, and its fair share, both in thousandths of a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct QueueUse {
     /// The time that the queue holds.
@@ -77,12 +77,12 @@ pub struct QueueUse {
     pub fair_share_milli: u64,
 }
 
-/// What a queue holds without and with the changes.
+/// The amounts of a queue without and with the changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct QueueChange {
-    /// What it holds without the changes.
+    /// The amounts without the changes.
     pub before: QueueUse,
-    /// What it holds with the changes.
+    /// The amounts with the changes.
     pub after: QueueUse,
 }
 

@@ -30,7 +30,7 @@ use workload::{DURATION_TICKS, Workload};
 /// proportion to this, such as how long a claim waits before nodes are kept for it.
 const DURATION_MS: u64 = 3_600_000;
 
-/// What happens to a task that does not fit when it comes.
+/// The treatment of a task that does not fit when it arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {

@@ -304,7 +304,7 @@ impl Supervisor<'_> {
         end
     }
 
-    /// Does what is due, and sets the timer for the next deadline.
+    /// Executes the due steps, and sets the timer for the next deadline.
     fn follow_lease(&mut self) {
         // If the lease cannot be read, the last known one counts.
         self.lease = self.lease_file.read().unwrap_or(self.lease);

@@ -19,7 +19,7 @@ struct Owners {
     group: Option<String>,
 }
 
-/// What to do about a `server`'s socket that this user cannot access.
+/// The remedy for a `server`'s socket that this user cannot access.
 pub(crate) fn remedy(socket: &Path, server: &Server) -> String {
     // Below a closed directory nothing can be examined.
     let owners = fs::metadata(socket).ok().map(|metadata| {

@@ -1,4 +1,4 @@
-//! `aliquot doctor`: checks what works on this machine, and says what to do about the rest.
+//! `aliquot doctor`: checks this machine, and suggests a remedy for each fault.
 //!
 //! Where possible it tries a feature instead of comparing version numbers. It changes nothing.
 

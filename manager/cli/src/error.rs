@@ -44,7 +44,7 @@ impl Failure {
         Failure { message: message.into(), hint: None, exit: exit::FAILED }
     }
 
-    /// Adds what to do about it.
+    /// Adds the remedy.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Failure {
         Failure { hint: Some(hint.into()), ..self }
     }
@@ -59,7 +59,7 @@ impl Failure {
         self.exit == exit::FAILED || self.exit == exit::USAGE
     }
 
-    /// What went wrong, without the remedy.
+    /// The failure without the remedy.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -86,7 +86,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// An error and what caused it.
+/// An error with its causes.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -45,7 +45,7 @@ fn line(finding: &Finding) -> String {
     format!("! {whose}: {pid} {command}: {what}{stopped}, since {since}\n")
 }
 
-/// What the process does.
+/// The behaviour of the process, as a clause.
 fn what(finding: &Finding) -> String {
     let device = short_uuid(&finding.device_uuid);
     let part = match finding.memory_bytes {

@@ -3,7 +3,7 @@
 use aliquot_proto::node::v1::PriorityClass;
 use clap::ValueEnum;
 
-/// The order of slices that want the same device. A class never takes what another slice has requested.
+/// The order of slices that want the same device. A class never takes time that another slice has requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Priority {
     /// Gets the device after at most one shortest lease (2 ms) plus one kernel of the holder, while it is within its

@@ -32,7 +32,7 @@ const TELLING: [&str; 7] = [
 /// The most events that are shown. The latest ones are chosen.
 const EVENTS_MAX: usize = 5;
 
-/// What the cluster and the scheduler know of a pod.
+/// The data of the cluster and the scheduler about a pod.
 #[derive(Debug, Default, Serialize)]
 struct Explanation {
     pod: String,

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use aliquot_terminal::table::printable;
 
-/// Why a command has failed, in one sentence with what to do.
+/// Why a command has failed, in one sentence with the remedy.
 #[derive(Debug)]
 pub struct Failure(String);
 

@@ -40,7 +40,7 @@ pub(crate) struct Known {
     pub(crate) problem: Option<String>,
 }
 
-/// What was read from the objects.
+/// The facts that were read from the objects.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) holdings: Vec<Holding>,
@@ -48,7 +48,7 @@ pub(crate) struct Objects {
     pub(crate) devices: BTreeMap<String, Known>,
     /// UUIDs of devices by their pool and their name in it.
     pub(crate) names: BTreeMap<(String, String), String>,
-    /// What could not be read, with the reasons.
+    /// The unread objects, with the reasons.
     pub(crate) notes: Vec<String>,
 }
 
@@ -171,7 +171,7 @@ fn of_decision(pod: &Pod, holdings: &mut Vec<Holding>) {
     }
 }
 
-/// What was allocated to a claim from this driver's devices.
+/// The allocation of a claim from this driver's devices.
 fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
     let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
     let devices = allocation.and_then(|allocation| allocation.devices.as_ref());

@@ -30,7 +30,7 @@ pub(crate) enum NoAnswer {
 }
 
 impl NoAnswer {
-    /// The reason as a sentence, with what to do.
+    /// The reason as a sentence, with the remedy.
     pub(crate) fn why(&self) -> String {
         match self {
             NoAnswer::Forbidden(why) => format!(

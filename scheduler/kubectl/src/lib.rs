@@ -29,12 +29,12 @@ use aliquot_terminal::look::Look;
 use args::Command;
 use cluster::Cluster;
 
-/// What a command prints.
+/// The output of a command.
 #[derive(Debug, Default)]
 pub struct Printed {
     /// The text for standard output.
     pub text: String,
-    /// The notes for standard error: what could not be asked, and why.
+    /// The notes for standard error: questions that failed, with the reasons.
     pub notes: Vec<String>,
     /// The exit code of the program.
     pub exit: u8,

@@ -26,7 +26,7 @@ const AT_ONCE: usize = 16;
 const CORE_USED: &str = "aliquot_slice_core_used_seconds_total";
 const MEMORY_USED: &str = "aliquot_slice_memory_used_bytes";
 
-/// Asks the managers of these nodes. Answers what is used, and the managers that could not be asked, with the reasons.
+/// Asks the managers of these nodes. Returns the use, and the managers that could not be asked, with the reasons.
 pub(crate) async fn ask(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> (BTreeMap<PartKey, Used>, Vec<String>) {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
     let (mut used, mut notes) = (BTreeMap::new(), Vec::new());
@@ -84,7 +84,7 @@ impl Manager {
     }
 }
 
-/// What was used between two pages of metrics.
+/// The use between two pages of metrics.
 fn between(before: &str, after: &str, span: Duration) -> BTreeMap<PartKey, Used> {
     let mut used: BTreeMap<PartKey, Used> = BTreeMap::new();
     let seconds_before = samples(before, CORE_USED);

@@ -28,7 +28,7 @@ pub(crate) async fn top(cluster: &Cluster, args: &SlicesArgs, look: Look) -> Res
     show(objects, Some(usage), args, look)
 }
 
-/// A part of a device, with what is used of it.
+/// A part of a device, with its use.
 #[derive(Debug, Serialize)]
 struct Row {
     #[serde(flatten)]

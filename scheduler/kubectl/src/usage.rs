@@ -1,5 +1,5 @@
-//! What is used of parts of devices: as the managers have reported it to the scheduler, and for nodes without a report,
-//! as their managers say when they are asked directly.
+//! The use of parts of devices, from the managers' reports to the scheduler. The managers of nodes without a report are
+//! asked directly.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct PartKey {
     pub(crate) container: ContainerName,
 }
 
-/// What is used of a part.
+/// The use of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Used {
     /// The used device time, in thousandths of the device.
@@ -26,7 +26,7 @@ pub(crate) struct Used {
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// What is used of all parts.
+/// The use of all parts.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     used: BTreeMap<PartKey, Used>,
@@ -39,7 +39,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// What is used of a part. `container` is empty for a part of a claim: then all containers of the pod are added up.
+    /// The use of a part. `container` is empty for a part of a claim: then all containers of the pod are added up.
     pub(crate) fn of(&self, namespace: &str, pod: &str, container: &str, device: &str) -> Option<Used> {
         let is_it = |key: &PartKey| {
             let of = &key.container;
@@ -83,7 +83,7 @@ impl Usage {
     }
 }
 
-/// What is used on the nodes for which `is_asked` is true.
+/// The use on the nodes for which `is_asked` is true.
 pub(crate) async fn usage(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> Usage {
     // A cluster may have managers without Aliquot's scheduler, and the user may have no right to ask the scheduler.
     let answer = leader::ask_once::<UsageAnswer>(cluster, "/v1/usage", None).await;

@@ -1,4 +1,4 @@
-//! What all commands with a live scheduler share.
+//! The common part of all commands with a live scheduler.
 
 use std::io::IsTerminal;
 use std::{panic, process};

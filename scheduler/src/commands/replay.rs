@@ -31,7 +31,7 @@ pub(crate) struct ReplayArgs {
     trace: TraceArgs,
 }
 
-/// Replays what the arguments name.
+/// Replays a snapshot or a trace.
 pub(crate) fn replay(args: &ReplayArgs) -> Result<()> {
     match &args.snapshot {
         Some(path) => replay_snapshot(path, args),

@@ -1,4 +1,4 @@
-//! Counts what becomes of tasks.
+//! Counts tasks by their outcome.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct Report {
     pub policy: PolicyName,
     /// Device time that tasks asked for, in percent of the devices.
     pub load_percent: u32,
-    /// What happened to tasks that did not fit.
+    /// The treatment of tasks that did not fit.
     pub mode: Mode,
     /// The seed of the random numbers.
     pub seed: u64,

@@ -1,11 +1,11 @@
-//! Access rights. All rights are decided here, without I/O: a caller and an action give permission, or a reason that
-//! says what the caller may do and which user can change that.
+//! Access rights. All rights are decided here, without I/O: a caller and an action give permission, or a reason with
+//! the caller's rights and the users who can change them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::secrets::Holder;
 
-/// The role of a user or node: what it may do in general.
+/// The role of a user or node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -64,7 +64,7 @@ pub(crate) struct Caller {
     pub(crate) grant: Grant,
 }
 
-/// What rights depend on of a job.
+/// The facts about a job on which rights depend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct OwnedJob<'job> {
     pub(crate) id: u64,
@@ -112,7 +112,7 @@ impl Caller {
     /// Checks whether the caller may do this.
     ///
     /// # Errors
-    /// A sentence that says why not, what the caller may do, and which user can change that.
+    /// A sentence with the reason, the caller's rights, and the users who can change them.
     pub(crate) fn may(&self, action: &Action<'_>) -> Result<(), String> {
         let Grant { role, queues, runs_as } = &self.grant;
         let owns = |job: &OwnedJob<'_>| job.owner == self.identity;
@@ -197,7 +197,7 @@ impl Caller {
         format!("{kind} {}", self.name)
     }
 
-    /// What the caller may do, as words for messages.
+    /// The caller's rights, as words for messages.
     fn allowance(&self) -> String {
         match (self.grant.role, &self.grant.queues) {
             (Role::Administrator, _) => "may do everything".to_owned(),

@@ -173,7 +173,7 @@ mod tests {
         let accounts = open(&dir);
         add(&accounts, "ada", "first");
         let looked = accounts.change("ada", |before| {
-            // Another call sees only what was saved.
+            // Another call sees only saved changes.
             let others_find = accounts.users.try_lock().map(|users| users.get("ada").cloned());
             Ok::<_, StoreError>((before.cloned(), others_find))
         });

@@ -1,4 +1,4 @@
-//! Identifies callers by what the connection says, and finds their rights.
+//! Identifies callers by their connections, and finds their rights.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const FORWARDED_UID: &str = "aliquot-uid";
 const FORWARDED_CERTIFICATE: &str = "aliquot-certificate";
 const FORWARDED_FROM: &str = "aliquot-from";
 
-/// What a connection says about its caller.
+/// The identity of a caller, from the connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
     /// The kernel has told the number of a user of a scheduler's machine.
@@ -96,7 +96,7 @@ pub(crate) fn of_connection(extensions: &Extensions) -> (Claim, bool) {
     }
 }
 
-/// Writes the caller into the headers of a call that is handed on, and removes what the caller has written there.
+/// Writes the caller into the headers of a call that is passed on, and removes headers with that name from the caller.
 ///
 /// # Errors
 /// If the caller is not a user.

@@ -1,4 +1,4 @@
-//! Certificates: the scheduler's own authority, and what a certificate says about its owner.
+//! Certificates: the scheduler's own authority, and the identity in a certificate.
 
 use std::collections::BTreeMap;
 use std::fs;

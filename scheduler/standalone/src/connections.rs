@@ -203,7 +203,7 @@ impl Place {
     }
 }
 
-/// What the service is told about the connection of a call.
+/// The facts for the service about the connection of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionInfo {
     /// The address of the peer.

@@ -64,7 +64,7 @@ pub(crate) enum ControllerError {
     NotRestored(String),
 }
 
-/// What is sent to the controller.
+/// A message to the controller.
 #[derive(Debug)]
 pub(crate) enum Inbox {
     /// A user submits a job; the controller gives it its number.
@@ -97,13 +97,13 @@ pub(crate) enum Inbox {
     NodeLost(String),
     /// The engine has been told that the claims of this attempt have ended, when readers saw the view of this version.
     Left(Attempt, u64),
-    /// The engine cannot start from what was saved.
+    /// The engine cannot start from the saved records.
     NotRestored(String),
     /// The process is ending.
     Stopped,
 }
 
-/// What readers see of the controller's state.
+/// The controller's state, for readers.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) book: Arc<RwLock<Book>>,
@@ -144,7 +144,7 @@ pub(crate) fn next_id(database: &Database, book: &Book) -> Result<JobId, StoreEr
     Ok(database.next_number(JOB_NUMBERS)?.max(saved).max(book.next_id()))
 }
 
-/// What must be done once all changes of a batch of messages are durable.
+/// The steps once all changes of a batch of messages are durable.
 #[derive(Default)]
 struct Batch {
     effects: Effects,

@@ -34,7 +34,7 @@ impl About {
     }
 }
 
-/// What the gate needs.
+/// The parts that the gate uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Gatekeeper {
     pub(crate) callers: Callers,

@@ -15,7 +15,7 @@ pub struct ConfiguredUser {
     pub local: Option<LocalUser>,
     /// A user of other machines, by the name in its certificate.
     pub certificate: Option<String>,
-    /// What the user may do in general.
+    /// The role of the user.
     #[serde(default)]
     pub role: Role,
     /// The queues that the user may submit to, each with all queues below it; not set: all.

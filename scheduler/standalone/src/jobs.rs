@@ -1,4 +1,4 @@
-//! Jobs, their tasks and the tasks' members: what users ask for, and what becomes of it.
+//! Jobs, their tasks and the tasks' members: the requests of users, and their results.
 //!
 //! A *job* has *tasks*: one for each index of its array, or a single one. A task has *members*: the ranks of its gang,
 //! or a single one. The engine knows a member as a claim. A task that starts anew after a failure, or because its gang
@@ -58,7 +58,7 @@ impl Job {
         if self.is_remote { Identity::Remote(self.user.clone()) } else { Identity::Local(self.uid) }
     }
 
-    /// What rights depend on of the job.
+    /// The facts about the job on which rights depend.
     pub(crate) fn owned(&self) -> OwnedJob<'_> {
         OwnedJob { id: self.id, owner: self.owner(), user: &self.user }
     }

@@ -53,7 +53,7 @@ pub(crate) enum Denied {
 /// How long a join token is valid by default.
 pub(crate) const TOKEN_VALID_MS: u64 = 3_600_000;
 
-/// What an administrator needs to let a node join.
+/// The token for a node that joins, and its command.
 #[derive(Clone, Debug)]
 pub struct Invitation {
     /// The join token, as text for the node's configuration.

@@ -91,7 +91,7 @@ fn task(entry: &Entry, task: &Task, view: Option<&View>, is_private: bool) -> wi
     }
 }
 
-/// Why a task waits, according to the last cycle. This is cheap, and leaves out what would help.
+/// Why a task waits, according to the last cycle. This is cheap, and has no suggestions.
 fn waits_for(view: &View, mut claims: impl Iterator<Item = ClaimName>) -> Option<String> {
     claims.find_map(|claim| {
         let uid = claim.to_string().into();
@@ -253,7 +253,7 @@ pub(crate) fn queues(view: &View) -> Vec<wire::Queue> {
     queues.collect()
 }
 
-/// Why a task waits, and what would help.
+/// Why a task waits, and suggested changes.
 pub(crate) fn explanation(entry: &Entry, task: &Task, view: &View, now_ms: u64) -> wire::ExplainResponse {
     let mut reasons = Vec::new();
     let mut remedies = Vec::new();

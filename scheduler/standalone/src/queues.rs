@@ -14,7 +14,7 @@ pub(crate) const QUEUES: &str = "queue";
 #[derive(Debug, Default)]
 pub(crate) struct Queues(BTreeMap<String, QueueSpec>);
 
-/// A queue as it is saved, with what users can set of it.
+/// A queue as it is saved, with the settings of users.
 #[derive(Serialize, Deserialize, Debug, Default)]
 #[serde(default)]
 struct Record {
@@ -98,7 +98,7 @@ pub(crate) fn change(name: &str, spec: Option<&QueueSpec>) -> Change {
 /// Reads a queue from a user's request.
 ///
 /// # Errors
-/// A sentence that says what is wrong with it.
+/// A sentence with the fault.
 pub(crate) fn read(queue: wire::Queue) -> Result<QueueSpec, String> {
     let wire::Queue { name, parent, quota_gpu_millis, limit_gpu_millis, weight, .. } = queue;
     let is_usable = |text: &str| {

@@ -64,7 +64,7 @@ pub enum ServeError {
     /// The store cannot be opened, read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The engine cannot continue from what was saved.
+    /// The engine cannot continue from the saved records.
     #[error(transparent)]
     Engine(#[from] aliquot_scheduler_engine::StoreError),
     /// This scheduler's lease has ended, and another one may lead.
@@ -82,7 +82,7 @@ pub enum ServeError {
     /// A directory or a socket cannot be made.
     #[error("{what}: {error}")]
     Io {
-        /// What cannot be made.
+        /// The directory or socket.
         what: String,
         /// The error of the operating system.
         error: io::Error,

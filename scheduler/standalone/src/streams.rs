@@ -32,7 +32,7 @@ const OF_NODE_MAX: usize = 128;
 /// How long a node's call may take. This is shorter than the time that a standby scheduler waits for the leader.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What a node sends on a stream.
+/// A message of a node on a stream.
 pub(crate) type FromNode = Pin<Box<dyn Stream<Item = Result<FromJob, Status>> + Send>>;
 /// Where frames for the node go. It is closed when the node has ended the stream.
 pub(crate) type ToNode = mpsc::Sender<Result<FromUser, Status>>;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
 
-/// Why a database cannot do what it is asked: the file, what is wrong, and what to do.
+/// Why an operation of a database has failed: the file, the fault, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The operating system refuses a file.
@@ -38,7 +38,7 @@ pub enum StoreError {
     NotOurs {
         /// The path of the refused file.
         path: PathBuf,
-        /// What the file is instead.
+        /// The actual kind of the file.
         what: &'static str,
     },
     /// A newer program has written the database.
@@ -122,7 +122,7 @@ pub enum StoreError {
     Unusable {
         /// The database, as messages name it.
         place: String,
-        /// What is wrong with it, and what to do.
+        /// The fault, and the remedy.
         what: String,
     },
     /// The PostgreSQL server cannot be reached now, or cannot serve.

@@ -96,7 +96,7 @@ mod tests {
                 count => seen.extend(&bytes[..count]),
             }
         }
-        // The terminal repeats what was typed, and ends lines as terminals do.
+        // The terminal echoes its input, and ends lines as terminals do.
         assert_eq!(String::from_utf8_lossy(&seen), "typed\r\nanswer\r\n");
     }
 }

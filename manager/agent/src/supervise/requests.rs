@@ -42,7 +42,7 @@ pub(crate) enum Reply {
     Connected,
     /// The request could not be carried out.
     Failed {
-        /// What went wrong, in words for the user.
+        /// The failure, as a sentence for the user.
         why: String,
         /// The status that shells give for a command that cannot be run.
         exit_code: u8,

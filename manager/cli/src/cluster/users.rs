@@ -73,7 +73,7 @@ async fn add(client: &mut Client, args: &UserAddArgs) -> Result<()> {
     Ok(())
 }
 
-/// What to do with the file, and what the user still lacks.
+/// The use of the file, and the rights that the user still lacks.
 fn advice(user: &User, file: &Path, is_from_elsewhere: bool) -> String {
     let (name, file) = (&user.name, file.display());
     let mut advice = if is_from_elsewhere {

@@ -1,4 +1,4 @@
-//! What a job asks for: the one set of words for the command line, for YAML files and for their JSON Schema.
+//! The specification of a job: one set of keys for the command line, for YAML files and for their JSON Schema.
 
 mod array;
 mod schema;
@@ -23,7 +23,7 @@ use crate::error::{Failure, Result, exit};
 use crate::quantity::{Bytes, CorePercent, Span, Thousandths};
 use values::{Key, Label, MountWord, Pair, Priority, Restart, SecretWord, Times, Variable};
 
-/// A job, as `aliquot submit` takes it. Every word is an option of the same name; `command` is what stands after `--`.
+/// A job, as `aliquot submit` takes it. Every key is an option of the same name; `command` is the text after `--`.
 #[derive(Args, Deserialize, JsonSchema, Debug, Clone, Default, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 #[schemars(title = "Aliquot job")]
@@ -164,7 +164,7 @@ pub(crate) struct JobWords {
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) workdir: Option<Text>,
     /// The command and its arguments
-    // Only after --: what is no option must not become the command.
+    // Only after --: an argument that is not an option must not become the command.
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
 }

@@ -47,7 +47,7 @@ impl Topic {
 pub(super) struct Check {
     /// The subject of the promise.
     pub(super) topic: Topic,
-    /// The promise, with what was observed.
+    /// The promise, with the observation.
     pub(super) text: String,
     /// Whether the promise held.
     pub(super) holds: bool,

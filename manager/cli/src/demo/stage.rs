@@ -116,7 +116,7 @@ impl<'run> Stage<'run> {
         Ok(Stage { supervisor, runtime, socket, simulated, seconds: args.seconds, json: args.json, device })
     }
 
-    /// Prints what happens now; to standard error if the result is JSON.
+    /// Prints the current step; to standard error if the result is JSON.
     pub(super) fn say(&self, text: &str) {
         if self.json {
             eprint!("{text}");

@@ -227,8 +227,8 @@ fn unwell(what: String, error: &NvmlError) -> Finding {
     )
 }
 
-/// Warns about MPS. Leases hold under MPS, because they hold up launches. But the driver does not distinguish what the
-/// server's clients use.
+/// Warns about MPS. Leases hold under MPS, because they hold up launches. But the driver does not distinguish the use
+/// of the server's clients.
 fn mps() -> Option<Finding> {
     let running = fs::read_dir("/proc").ok()?.flatten().any(|process| {
         fs::read_to_string(process.path().join("comm")).is_ok_and(|command| command.starts_with("nvidia-cuda-mps"))

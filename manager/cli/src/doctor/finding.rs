@@ -1,4 +1,4 @@
-//! The result of a check: the state, and what to do.
+//! The result of a check: the state, and the remedy.
 
 use serde_json::{Value, json};
 

@@ -79,7 +79,7 @@ fn peer_pidfd() -> Finding {
     }
 }
 
-/// Tries what the shim does: it waits on a word of the limits file, which it can only read.
+/// Tries the wait of the shim: on a word of the limits file, which it can only read.
 fn futex() -> Finding {
     const WHAT: &str = "futex";
     match futex_through_read_only_mapping() {

@@ -1,4 +1,4 @@
-//! Checks whether the node manager runs and has this version, and what its audit has found.
+//! Checks whether the node manager runs and has this version, and shows the findings of its audit.
 
 use std::path::{Path, PathBuf};
 

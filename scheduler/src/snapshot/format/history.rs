@@ -17,7 +17,7 @@ pub(in crate::snapshot) struct EvictedEntry {
     pub(in crate::snapshot) by_name: String,
     #[serde(default, skip_serializing_if = "is_default")]
     pub(in crate::snapshot) at_ms: u64,
-    /// What the queues held just before, with their fair shares.
+    /// The amounts of the queues just before, with their fair shares.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(in crate::snapshot) shares: Vec<ShareEntry>,
 }

@@ -42,7 +42,7 @@ fn new_wire() -> Box<dyn Wire> {
     Box::new(Contract { nodes, inbox, connections: BTreeMap::new() })
 }
 
-/// The backend, with what it sends to the controller and to each node.
+/// The backend, with its messages to the controller and to each node.
 struct Contract {
     nodes: Nodes,
     inbox: Receiver<Inbox>,

@@ -1,4 +1,4 @@
-//! What the engine is told about a task: a claim for each member, and a group for a gang.
+//! The engine's view of a task: a claim for each member, and a group for a gang.
 
 use aliquot_scheduler_core::{Claim, PodGroup};
 use aliquot_scheduler_engine::Observation;

@@ -1,4 +1,4 @@
-//! The events in the life of jobs. Each call is one event, and its [`Effects`] are what follows from it.
+//! The events in the life of jobs. Each call is one event, and returns its [`Effects`].
 
 use aliquot_scheduler_engine::{Generation, Observation, Report, StepOutcome};
 
@@ -93,7 +93,7 @@ impl Book {
         Ok(())
     }
 
-    /// Does what is due by now.
+    /// Executes the due steps.
     pub(crate) fn tick(&mut self, now_ms: u64, effects: &mut Effects) {
         while let Some((at_ms, id, index)) = self.retries.first().copied().filter(|(at_ms, ..)| *at_ms <= now_ms) {
             self.retries.remove(&(at_ms, id, index));

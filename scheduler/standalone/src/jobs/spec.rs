@@ -1,4 +1,4 @@
-//! What users ask for, and the checks of it.
+//! The specification of a job, and its checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ pub(crate) const SECRETS_LABEL: (&str, &str) = ("aliquot.dev/secrets", "yes");
 /// The label by which a job names a node. The scheduler sets it on each node.
 pub(crate) const NODE_LABEL: &str = "aliquot.dev/node";
 
-/// What a user asks for in a job.
+/// The specification of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct JobSpec {
@@ -73,7 +73,7 @@ pub(crate) struct SecretUse {
     pub(crate) variable: String,
 }
 
-/// What happens to a task that has lost a place.
+/// The treatment of a task that has lost a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Restart {
@@ -225,7 +225,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// What each member requests.
+    /// The request of each member.
     pub(crate) fn request(&self) -> Request {
         let memory = match (self.gpu_memory_bytes, self.gpu_core_percent) {
             // Only a number of GPUs is given: these are whole ones.

@@ -44,7 +44,7 @@ pub(crate) enum TaskState {
     Ended(End),
 }
 
-/// What happens to a task when nothing of it runs any more.
+/// The treatment of a task when none of its members runs any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Then {

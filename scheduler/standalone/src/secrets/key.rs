@@ -19,7 +19,7 @@ const KEY_BYTES: usize = 32;
 /// Bytes of a key's name: enough to tell keys apart, and of no help to find the key.
 const NAME_BYTES: usize = 8;
 
-/// Why a key cannot be used: the file, what is wrong, and what to do.
+/// Why a key cannot be used: the file, the fault, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub(crate) struct KeyError {

@@ -15,7 +15,7 @@ use crate::gate::About;
 use crate::jobs::{ClaimName, Entry, Member, Task};
 use crate::streams::{Answer, ToNode};
 
-/// How long the user may take to send the first frame, which says what the stream is for.
+/// The time within which the user must send the first frame, which opens a command or a port.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a stream, and carries frames until one side ends it.

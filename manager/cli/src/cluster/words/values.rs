@@ -202,7 +202,7 @@ impl FromStr for Restart {
     }
 }
 
-/// A key with what it says, which in files is an entry of a mapping.
+/// A key with its value, which in files is an entry of a mapping.
 pub(crate) trait Pair: Sized {
     /// The pair of a mapping's entry; `None` for null.
     fn of_entry(key: String, value: Option<String>) -> std::result::Result<Self, String>;
@@ -321,7 +321,7 @@ macro_rules! pairs_are_read_from_text {
 
 pairs_are_read_from_text!(Variable, Label, Key);
 
-/// Reads a value, and says what is wrong with it as messages show it.
+/// Reads a value. The error is the text for messages.
 pub(super) fn value_of<T: FromStr<Err: Display>>(text: &str) -> std::result::Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }

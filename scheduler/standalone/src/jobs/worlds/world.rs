@@ -9,7 +9,7 @@ use crate::jobs::book::{Book, Effects, Ended, StartOrder};
 use crate::jobs::run::Instance;
 use crate::jobs::{ClaimName, End, JOBS, Job, JobId, JobSpec, TASKS};
 
-/// What is saved, and what the engine and the nodes know.
+/// The saved records, and the knowledge of the engine and the nodes.
 #[derive(Default)]
 pub(super) struct World {
     pub(super) book: Book,
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// The scheduler is killed, and starts from what was saved.
+    /// The scheduler is killed, and starts from the saved records.
     pub(super) fn restart(&mut self) {
         let of = |kind| {
             let records = self.saved.iter().filter(move |((of, _), _)| *of == kind);
