@@ -372,7 +372,7 @@ mod tests {
         assert!(refused("/etc", &permitting).contains("these can be: /usr/, ~"));
         assert!(refused("/usr/lib", &permitting).contains("\"/usr/lib\""));
         assert!(refused("/usr/../etc", &permitting).contains("cannot be mounted"));
-        assert!(refused("/nowhere", &permitting).contains("no directory"));
+        assert!(refused("/nowhere", &permitting).contains("not a directory"));
         assert!(refused("/usr", &settings("podman = ['podman']")).contains("cluster.mounts"));
         assert!(refused("/usr", &Settings::default()).contains("cluster.podman"));
         for target in ["/in,U=true", "/in:/etc", "in", "/in/../etc", "/in\"", "/in\n"] {

@@ -220,7 +220,7 @@ mod tests {
         );
         assert!(
             said(Some((7, false)), true).contains("look at process 7")
-                && said(None, true).contains("may still be done")
+                && said(None, true).contains("may still be executed")
         );
         assert!(failure(&Status::deadline_exceeded("slow")).is_none());
     }

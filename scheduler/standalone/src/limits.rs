@@ -50,7 +50,7 @@ impl Limits {
             ("connections_per_caller", self.connections_per_caller),
         ];
         match values.into_iter().find(|(_, value)| *value == 0) {
-            Some((key, _)) => Err(format!("limits.{key} is 0, which would refuse all callers; write at least 1")),
+            Some((key, _)) => Err(format!("limits.{key} 0 would refuse all callers; write at least 1")),
             None => Ok(()),
         }
     }

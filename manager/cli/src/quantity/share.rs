@@ -61,8 +61,8 @@ mod tests {
         for (text, problem) in [
             ("", "not a whole percentage"),
             ("%", "not a whole percentage"),
-            ("0", "no share"),
-            ("0%", "no share"),
+            ("0", "not a valid share"),
+            ("0%", "not a valid share"),
             ("-5", "negative"),
             ("--", "not a percentage"),
             ("NaN", "not a whole percentage"),

@@ -66,16 +66,16 @@ mod tests {
             assert_eq!(span(text), Ok(seconds), "{text}");
         }
         for (text, problem) in [
-            ("", "is no time"),
-            ("0s", "is no time"),
+            ("", "is not a length of time"),
+            ("0s", "is not a length of time"),
             ("10", "has no unit"),
             ("1h30", "has no unit"),
             ("h", "without a number"),
-            ("-1h", "is no time"),
-            ("1.5h", "is no time"),
-            ("1 h", "is no time"),
+            ("-1h", "is not a length of time"),
+            ("1.5h", "is not a length of time"),
+            ("1 h", "is not a length of time"),
             ("10ms", "without a number"),
-            ("1µs", "is no time"),
+            ("1µs", "is not a length of time"),
             ("99999999999999999999s", "is too long"),
             ("999999999999999999d", "is too long"),
         ] {

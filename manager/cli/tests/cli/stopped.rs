@@ -85,7 +85,7 @@ fn every_command_names_the_silent_manager() {
             lines[1].starts_with(&format!("hint: continue it: kill -CONT {}", manager.run.id())),
             "{args:?}: {text}"
         );
-        assert_eq!(lines[1].contains("may still be done"), args == ["slice", "rm", "x"], "{args:?}: {text}");
+        assert_eq!(lines[1].contains("may still be executed"), args == ["slice", "rm", "x"], "{args:?}: {text}");
     }
     manager.go_on();
     let seen = output(&mut aliquot(["--socket", &manager.socket, "ps"]));

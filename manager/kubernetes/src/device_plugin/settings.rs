@@ -164,9 +164,12 @@ mod tests {
         for (found, words) in [
             (
                 refused(|s| s.dialects = vec!["hmai".into()]),
-                "device_plugin.dialects: \"hmai\" is no dialect; there are",
+                "device_plugin.dialects: \"hmai\" is not a dialect; the dialects are",
             ),
-            (refused(|s| s.dialects = vec!["hami".into(), "nvidia".into()]), "cannot speak both nvidia and hami"),
+            (
+                refused(|s| s.dialects = vec!["hami".into(), "nvidia".into()]),
+                "cannot accept both dialects nvidia and hami",
+            ),
             (refused(|s| s.memory_unit_bytes = 0), "memory_unit_bytes is 0; it must be a multiple of"),
             (refused(|s| s.memory_unit_bytes = 1000), "memory_unit_bytes is 1000"),
             (refused(|s| s.gpushare_unit_bytes = 256 << 20), "1073741824 (1 GiB) or 1048576 (1 MiB)"),

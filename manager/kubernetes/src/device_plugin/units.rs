@@ -259,7 +259,7 @@ mod tests {
         let units = |unit_mib| units_of(&memory(unit_mib), &devices, &[], &Held::default(), false);
         let error = units(1).unwrap_err().to_string();
         assert!(error.contains("aliquot.dev/gpu-memory would have 1155072 units"), "{error}");
-        assert!(error.ends_with("a unit of 24 MiB or more will do"), "{error}");
+        assert!(error.ends_with("use a unit of 24 MiB or more"), "{error}");
         assert!(units(23).is_err());
         assert_eq!(units(24).unwrap().len(), 8 * 141 * 1024 / 24);
         let by_default = NodeFacts::default().memory_unit_bytes / MIB;

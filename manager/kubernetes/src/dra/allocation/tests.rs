@@ -178,7 +178,10 @@ fn two_shares_of_one_device_are_one_part() {
     let shares: Vec<Option<&str>> = allocation.devices.iter().map(|device| device.share_id.as_deref()).collect();
     assert_eq!(shares, [Some("share-a"), Some("share-b")]);
     let results = json!([result("a", "gpu-a", "60", "8Gi"), result("b", "gpu-a", "50", "16Gi")]);
-    assert_eq!(refusal(results, json!([])), "the claim has 110 percent of device gpu-a in all");
+    assert_eq!(
+        refusal(results, json!([])),
+        "the requests of the claim have 110 percent of device gpu-a in sum; at most 100 are possible"
+    );
 }
 
 #[test]
