@@ -93,7 +93,11 @@ fn a_unit_that_is_too_small_for_the_node_is_told_in_an_event_of_the_node() {
     let world = with_settings(1, "memory_unit_bytes = 1048576");
     wait::until_true("an event says what will do", || {
         let says = "ResourceNotOffered: aliquot.dev/gpu-memory would have 81920 units";
-        world.cluster.events().iter().any(|event| event.starts_with(says) && event.contains("2 MiB or more will do"))
+        world
+            .cluster
+            .events()
+            .iter()
+            .any(|event| event.starts_with(says) && event.contains("use a unit of 2 MiB or more"))
     });
     wait_for_units(&world, CORE, 100);
     wait::until_true("the resource is there, without units", || {
