@@ -79,7 +79,7 @@ impl Agent {
     /// Starts an instance. The error says why it is not started.
     fn try_start(&mut self, start: &Start, number: Number) -> Result<(), String> {
         if !self.promises.hear(number.0.max(start.term)) {
-            return Err("the scheduler that sends it is no longer the leader".into());
+            return Err("the scheduler that sends it does not lead any more".into());
         }
         if number <= self.promises.handled() {
             return Err("the node has handled a later command already".into());
@@ -88,10 +88,10 @@ impl Agent {
         if self.is_ending || !self.lease.is_held(clock::boot_ms()) {
             return Err("the node holds no lease".into());
         }
-        let process = start.process.as_ref().ok_or("the command has no program to run")?;
+        let process = start.process.as_ref().ok_or("the command does not say what to run")?;
         let is_for_image = process.image.is_some() && process.command.is_empty();
         if !is_for_image && process.command.first().is_none_or(String::is_empty) {
-            return Err("the command has no program to run".into());
+            return Err("the command does not say what to run".into());
         }
         let log_dir = self.logs.dir(&process.log).ok_or_else(|| format!("{:?} cannot name a log", process.log))?;
         let user = users::look_up(process.uid, &process.user, &self.config.settings)?;

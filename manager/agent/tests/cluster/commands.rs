@@ -243,7 +243,7 @@ fn a_new_leader_can_repeat_what_the_one_before_did_not_send() {
     scheduler.say(Message::Report(AskReport { term: 2 }));
     scheduler.report();
     scheduler.start_job(1, shell("true"));
-    assert!(scheduler.trouble(1).contains("is no longer the leader"));
+    assert!(scheduler.trouble(1).contains("does not lead any more"));
     scheduler.say(Message::Start(Start { term: 2, ..start(2, shell("exit 3")) }));
     assert_eq!(scheduler.ended(2).exit_code, Some(3));
 }
