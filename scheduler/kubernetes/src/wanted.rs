@@ -25,8 +25,8 @@ pub(crate) struct Wanted {
 pub(crate) struct Wish<'a> {
     /// What it is a part of: a claim, or a container.
     pub(crate) of: &'a str,
-    /// What it asks for, or the choices of its prioritised list. A choice of no device is for devices that the books do
-    /// not know.
+    /// What it asks for, or the choices of its prioritised list. A choice with a count of 0 is for devices of other
+    /// drivers, which the books do not know.
     pub(crate) choices: Vec<FurtherRequest>,
 }
 
@@ -40,11 +40,12 @@ pub(crate) struct Mark {
 
 impl Wanted {
     /// Combines these requests. A single one has no need of a name. The combinations of several lists are in order of
-    /// preference, as Kubernetes tries them: each later list varies before the earlier ones do. `marks`: what devices need
-    /// beside their wish if these choices are taken.
+    /// preference, as Kubernetes tries them: each later list varies before the earlier ones do. `marks`: the attributes that
+    /// devices need in addition if these choices are taken.
     ///
     /// # Errors
-    /// There are more combinations than a task may have choices, or one of several asks for no device.
+    /// There are more combinations than a task may have choices. Or there are several, and one of them asks for no device
+    /// that the books know.
     pub(crate) fn of(
         wishes: Vec<Wish<'_>>,
         links: Vec<Link>,
@@ -164,7 +165,7 @@ fn combined(
             link.requests.iter().filter(is_meant).map(|linked| linked.request).partition(|wish| is_known(*wish));
         let devices: usize =
             known.iter().filter_map(|wish| taken.get(*wish)).map(|wish| usize::from(wish.devices.count)).sum();
-        // One known device is compared with unknown ones alone. Whoever knows those marks the devices that will do.
+        // A single known device is compared only with devices that the books do not know. Its mark says that it fits.
         let is_needed = if unknown.is_empty() { !known.is_empty() } else { devices > 1 };
         let requests: BTreeSet<u16> = known.into_iter().filter_map(place).collect();
         let (property, comparison) = (link.property.clone(), link.comparison);

@@ -93,8 +93,8 @@ pub(crate) fn search(requests: &[Request], rules: &[Rule], trials_max: u32) -> R
     search_where(requests, rules, trials_max, &|_| true)
 }
 
-/// Like [`search`], but all that the first requests get must be accepted, too. What is not accepted is not accepted with
-/// more either.
+/// Like [`search`], but `is_accepted` must also accept the result. It is asked each time that a further request has its
+/// devices, with what all requests up to this one get. If it refuses these, it must refuse them with more requests, too.
 pub(crate) fn search_where(
     requests: &[Request],
     rules: &[Rule],

@@ -16,7 +16,7 @@ use crate::telemetry::Written;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// Writes at a look, at most, and the few that belong to the last of them.
+/// Writes at a look, at most. The writes of the last claim may exceed it by a few.
 const AT_A_LOOK: usize = 50;
 
 /// Carries out at each look what is due for claims of which something has changed. Nothing is written once the lease is

@@ -1,4 +1,4 @@
-//! Whether the mirror shows what a cluster may lack, or may keep from the scheduler.
+//! Whether the mirror shows objects of a sort that a cluster may lack, or that the scheduler may have no right to read.
 
 /// What the scheduler sees of a sort of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

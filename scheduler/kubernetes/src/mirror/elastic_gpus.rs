@@ -35,7 +35,7 @@ pub(super) struct ElasticGpus {
 const PLANNED_TOGETHER: usize = 200;
 
 impl Mirror {
-    /// Tells whether all claims, classes and parts are known, and why not.
+    /// Notes whether all claims, classes and parts are known, and if not, why.
     pub(crate) fn elastic_gpu_claims_are(&mut self, access: Access) {
         if std::mem::replace(&mut self.elastic_gpus.access, access) != access {
             let of = &mut self.elastic_gpus;
@@ -209,8 +209,9 @@ impl Mirror {
         Some(&found.model)
     }
 
-    /// The writes for some of the claims that are due, by the claim's name: at least one claim, and no more after
-    /// `writes`. `None`: no claim is due. The names begin behind `last`, which becomes the last of them.
+    /// Plans the writes for some of the claims that are due, and returns them with the claim's name. It plans for at least
+    /// one claim, and stops when it has planned `writes` writes. `None`: no claim is due. It begins with the claim that
+    /// follows `last`, and sets `last` to the last claim that it has planned for.
     pub(crate) fn elastic_steps(
         &mut self,
         last: &mut Option<Name>,
@@ -321,8 +322,8 @@ fn claim_of(gpu: &ElasticGpu) -> Name {
     (claim.namespace.clone(), claim.name.clone())
 }
 
-/// Leaves a pod the claims that it named when it was bound, and no others: it has the parts of these. An admission policy
-/// keeps users from naming others, where it is installed.
+/// Puts back the names of claims with which a pod was bound, because it has the parts of these claims. Where the admission
+/// policy for bound pods is installed, the names cannot change.
 pub(super) fn keep_names(bound: &Words, now: &mut Words) {
     now.annotations.retain(|key, _| !key.starts_with(ELASTIC_GPU_CLAIM));
     let names = bound.annotations.iter().filter(|(key, _)| key.starts_with(ELASTIC_GPU_CLAIM));

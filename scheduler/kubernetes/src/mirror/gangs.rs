@@ -23,7 +23,7 @@ type Name = (String, String);
 /// What is known of gangs, and what the engine was told of them.
 #[derive(Debug, Default)]
 pub(super) struct Gangs {
-    /// Which kinds of objects are seen.
+    /// Whether all objects of a kind are known, and if not, why. A missing kind is absent from the cluster.
     access: BTreeMap<GangKind, Access>,
     /// What objects say. `Err`: something of it is not supported.
     objects: BTreeMap<(GangKind, Name), Result<GangFacts, String>>,

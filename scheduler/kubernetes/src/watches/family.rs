@@ -25,7 +25,7 @@ pub(super) enum Family {
     Queues,
     SchedulingPolicies,
     ElasticGpus,
-    /// Claims come before devices: a device is given out only when it is known whose it is.
+    /// Claims are read before devices, so that no device is given out that a claim has already.
     DeviceClaims,
     Gang(GangKind),
 }
@@ -81,7 +81,7 @@ impl Family {
         }
     }
 
-    /// Takes all that the mirror shows of it out of the mirror.
+    /// Removes its objects from the mirror.
     fn forget(self, mirror: &mut Mirror) {
         match self {
             Family::Queues => forget(&Queues, mirror),
@@ -124,8 +124,8 @@ impl Family {
         }
     }
 
-    /// Watches it whenever the API server has it, and says in `access` whether the mirror shows it. Never ends while
-    /// `served` is told of.
+    /// Watches its resources whenever the API server has all of them, and says in `access` whether the mirror shows their
+    /// objects. Ends only when the sender of `served` is dropped.
     pub(super) async fn keep(
         self,
         client: Client,
@@ -144,7 +144,7 @@ impl Family {
                 }
                 Some(None) | None => {}
             }
-            // What was followed is gone, or was not answered for a moment: the next look tells.
+            // A resource was not found. The next look tells whether it was removed, or was missing for a moment only.
             if served.changed().await.is_err() {
                 return;
             }

@@ -25,8 +25,8 @@ pub(crate) const WATCH_SECONDS: u32 = 10;
 pub(super) trait Sight: Send + Sync + 'static {
     type Object: Resource + Clone + DeserializeOwned + Debug + Send + 'static;
 
-    /// Without the right to read them the scheduler starts all the same, and pods that need them wait. Without other
-    /// objects it could decide wrongly.
+    /// Whether the scheduler starts without the right to read these objects. Then pods that need them wait. If this is
+    /// `false`, the scheduler waits for the right, because it could decide wrongly without the objects.
     const STARTS_WITHOUT_RIGHT: bool = false;
 
     /// The name of the sort, for messages.
@@ -37,12 +37,12 @@ pub(super) trait Sight: Send + Sync + 'static {
     fn gone(&self, key: &str, mirror: &mut Mirror);
     /// All that the mirror shows of this sort.
     fn shown(&self, mirror: &Mirror) -> BTreeSet<String>;
-    /// Tells whether the mirror shows all objects of this sort, and why not.
+    /// Tells the mirror whether it shows all objects of this sort, and if not, why.
     fn access(&self, _: Access, _: &mut Mirror) {}
 }
 
 /// Shows the objects of a sort in the mirror, and says in `access` whether it does. Ends when the API server has no
-/// such resource; the mirror shows what was there last.
+/// such resource; the mirror then still shows the objects that were known last.
 pub(super) async fn follow<S: Sight>(
     sight: Arc<S>,
     objects: Api<S::Object>,
@@ -71,7 +71,7 @@ pub(super) async fn follow<S: Sight>(
             shared.change(|mirror| sight.access(Access::Forbidden, mirror));
             access.send_replace(Some(Access::Forbidden));
         }
-        // It is tried again and again, but said once.
+        // The watch is tried again and again, but the same error is logged once.
         let text = said(&error);
         if complaint.as_ref() != Some(&text) {
             warn!(resource = sight.name(), error = text, "cannot watch; trying again");
@@ -112,7 +112,7 @@ fn show<S: Sight>(
     }
 }
 
-/// Takes all objects of a sort out of the mirror: there are none any more.
+/// Removes all objects of a sort from the mirror, because the API server has no such resource any more.
 pub(super) fn forget<S: Sight>(sight: &S, mirror: &mut Mirror) {
     for key in sight.shown(mirror) {
         sight.gone(&key, mirror);

@@ -13,7 +13,7 @@ use super::family::Family;
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// The plural names of the resources in each version of the groups that matter here, as `group/version`.
+/// The plural names of the resources that are served, by `group/version`. Only groups of families are in it.
 #[derive(Debug, Default)]
 pub(super) struct Served(BTreeMap<String, BTreeSet<String>>);
 
@@ -23,7 +23,7 @@ impl Served {
     }
 }
 
-/// Looks at a bounded rate, and says each time what there is. Never ends.
+/// Asks the API server every [`LOOK`], and sends each complete answer to the families. Never ends.
 pub(super) async fn look(client: Client, served: watch::Sender<Option<Served>>) {
     let mut complaint = None;
     loop {
@@ -55,7 +55,7 @@ async fn now(client: &Client) -> Result<Served, kube::Error> {
                 let plurals = list.resources.into_iter().map(|resource| resource.name).collect();
                 served.0.insert(group_version, plurals);
             }
-            // It went between the two questions.
+            // The group was removed between the two questions.
             Err(error) if is_not_found(&error) => {}
             Err(error) => return Err(error),
         }

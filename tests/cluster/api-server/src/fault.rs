@@ -26,7 +26,7 @@ type Chooser = dyn Fn(&str, &str) -> Fault + Send + Sync;
 #[derive(Default)]
 pub(super) struct Faults {
     chooser: Mutex<Option<Arc<Chooser>>>,
-    /// The number of choosers until now.
+    /// How often a chooser was set.
     changes: watch::Sender<u64>,
 }
 
@@ -45,7 +45,7 @@ impl Faults {
     pub(super) async fn release(&self, method: &str, path: &str) {
         let mut changes = self.changes.subscribe();
         while self.of(method, path) == Fault::AnswerHeld {
-            // The sender is a part of this.
+            // It cannot fail: the sender is in `self`.
             _ = changes.changed().await;
         }
     }

@@ -42,7 +42,7 @@ pub(super) struct Others {
     /// By the key that `DeviceClaims::key_of_kind` gives.
     kinds: BTreeMap<String, Kind>,
     kinds_made: u64,
-    /// By node, and by the number of a kind. What is not known is counted when the node is told of.
+    /// By node, and by the number of a kind. Missing places are counted when the node is reported to the engine.
     places: BTreeMap<String, BTreeMap<u64, Places>>,
     #[cfg(test)]
     counts_made: usize,
@@ -57,7 +57,7 @@ pub(super) struct Others {
 /// For whose devices a claim asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AskedOf {
-    /// A request that selects no device is among these: a device of ours may come.
+    /// Also if its requests select no device at all: our driver may publish one later.
     Ours,
     Others,
     Both,

@@ -1,10 +1,12 @@
 //! Claims that ask for devices of our driver and of others together.
 //!
-//! The core chooses the devices of our driver, and knows of no others. A constraint can compare both. So for each node the
-//! books mark those of our devices beside which the other devices can be had. Where the requests of our driver must have
-//! the same values of what is compared, or where only one device is compared, the marks are exact: a pod can have any of
-//! the marked devices. Otherwise one way to serve the pod is looked for, and only devices like those of this way are
-//! marked.
+//! The core chooses the devices of our driver. It does not know the devices of other drivers, but a constraint can compare
+//! both. So for each node the mirror looks for free devices of other drivers that go with ours. Each of our devices for
+//! which it finds some gets an attribute, the *mark*. The pod's request for our devices asks for this attribute.
+//!
+//! If all compared devices of our driver must have equal values, or if only one of them is compared, the marks are exact:
+//! a pod can have any of the marked devices. Otherwise the mirror searches for one way to serve the pod, and marks only
+//! devices with the same values as the devices of this way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,34 +25,36 @@ use crate::wanted::{Lists, Mark};
 pub(super) struct Places {
     /// How many pods of the kind can get devices of other drivers there, one after the other.
     pub(super) free: u64,
-    /// They follow from the room on devices of our driver, too, so they are counted whenever the node is told of.
+    /// The places also depend on the free parts of our driver's devices. So they are counted again each time the node is
+    /// reported to the engine.
     pub(super) depend_on_room: bool,
-    /// Our devices beside which the pods can have others, for each attribute by which the books know them.
+    /// For each mark, the devices of our driver that get it.
     beside: Vec<Beside>,
 }
 
 #[derive(Debug, PartialEq)]
 struct Beside {
     attribute: String,
-    /// A pod takes one of these devices and nothing else of our driver, and no two pods can have parts of the same one. Of
-    /// two devices of a group that the manager speaks alike of, each will do where the other one does.
+    /// Each pod takes exactly one of these devices, and no device has room for two of the pods. So one device of a group
+    /// can replace another one about which the manager reports the same.
     is_one_of_each: bool,
     groups: Vec<Group>,
 }
 
-/// Devices that are alike in what is compared.
+/// Devices with equal values of all compared attributes.
 #[derive(Debug, PartialEq)]
 struct Group {
     /// Their names in the books.
     devices: BTreeSet<String>,
-    /// So many pods can get others beside these devices.
+    /// The number of pods that can get devices of other drivers together with these devices.
     places: u64,
 }
 
 /// What is asked for if each request has one of its choices.
 struct Combination<'a> {
     asks: &'a [Ask],
-    /// For each claim, the choices of its requests; empty: it asks our driver for nothing, and none is chosen.
+    /// For each claim, the number of the chosen list entry of each request. Empty for a claim that asks only other
+    /// drivers: its entries are chosen when the pod is bound.
     choices: Vec<Vec<usize>>,
     ours: Vec<Our<'a>>,
 }
@@ -59,14 +63,14 @@ struct Combination<'a> {
 struct Our<'a> {
     claim: usize,
     request: usize,
-    /// Its place among all requests of all claims.
+    /// Its place among the requests of all claims.
     number: usize,
-    /// Its place among all requests of claims that ask our driver for something.
+    /// Its place among the requests of those claims that ask for devices of both sorts.
     place: usize,
     ask: &'a DevicesAsk,
     /// The constraints of its claim that compare its devices with those of other drivers.
     links: Vec<&'a Link>,
-    /// Further constraints are about its devices.
+    /// Its claim also has constraints that compare its devices only with devices of our driver.
     has_further_links: bool,
 }
 
@@ -74,11 +78,12 @@ struct Our<'a> {
 type Values = Vec<String>;
 
 impl Combination<'_> {
+    /// The requests whose devices a constraint compares with devices of other drivers.
     fn linked(&self) -> impl Iterator<Item = &Our<'_>> {
         self.ours.iter().filter(|our| !our.links.is_empty())
     }
 
-    /// Whether our devices that are compared with others are alike in all that is compared.
+    /// Whether all linked requests must have devices with equal values, or are for one device only.
     fn is_uniform(&self) -> bool {
         let Some(first) = self.linked().next() else { return true };
         let is_alike = |our: &Our<'_>| our.claim == first.claim && our.links == first.links;
@@ -108,7 +113,7 @@ impl Mirror {
         places
     }
 
-    /// The places of a combination whose compared devices of our driver are alike.
+    /// The places of a uniform combination. They are counted for each group of devices with equal values.
     fn places_by_values(&self, combination: &Combination<'_>, names: Vec<(usize, String)>, node: &str) -> Places {
         let claims = &self.device_claims;
         let mut by_values: BTreeMap<Option<Values>, BTreeSet<(&PoolKey, &str)>> = BTreeMap::new();
@@ -134,7 +139,7 @@ impl Mirror {
             let counted = if is_ended { None } else { Some(problem.count(&mut taken)) };
             free = free.saturating_add(counted.as_ref().map_or(0, |counted| counted.pods));
             is_ended |= counted.as_ref().is_some_and(|counted| counted.is_ended);
-            // What pods beside other devices would take is free as long as there are none.
+            // Nothing is taken for the pods of the groups before: it is not known whether there will be any.
             let places = match counted.filter(|_| is_first) {
                 Some(counted) => counted.pods,
                 None => problem.count(&mut BTreeSet::new()).pods,
@@ -157,8 +162,8 @@ impl Mirror {
         Places { free, depend_on_room: false, beside: names.into_iter().map(beside).collect() }
     }
 
-    /// The places of a combination with compared devices of our driver that are not alike: one, with devices like those
-    /// of the first way to serve a pod. If no way has room now, others could make room.
+    /// The places of a combination that is not uniform: one at most. Devices with the same values as those of the first way
+    /// to serve a pod are marked. If no way has room now, room is ignored: the core may evict pods to make room.
     fn places_of_first_way(&self, combination: &Combination<'_>, names: Vec<(usize, String)>, node: &str) -> Places {
         let claims = &self.device_claims;
         let asked = claims.asked(combination, node, |_, _| true);
@@ -204,7 +209,7 @@ impl Mirror {
         Places { free, depend_on_room: true, beside: names.into_iter().map(beside).collect() }
     }
 
-    /// The attributes by which the books know our devices on a node beside which others can be had, by device.
+    /// The marks of our devices on a node, by the device's name in the books.
     pub(in super::super) fn marks_on(&self, node: &str) -> BTreeMap<String, Vec<String>> {
         let others = &self.device_claims.others;
         let mut marks: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -214,7 +219,7 @@ impl Mirror {
             if places.beside.is_empty() {
                 continue;
             }
-            // If a pod of this kind leaves, it leaves the devices beside its own, too.
+            // When a pod of this kind ends, the other drivers' devices that it has become free, too.
             let held = self.held_by_kind(&kind.name, node);
             for Beside { attribute, is_one_of_each, groups } in &places.beside {
                 let mut devices: BTreeSet<&String> = BTreeSet::new();
@@ -223,7 +228,7 @@ impl Mirror {
                     let first = unused().next().map(|device| self.said_of(node, device));
                     let are_alike = || unused().all(|device| Some(self.said_of(node, device)) == first);
                     match usize::try_from(group.places) {
-                        // Each pod takes one of them, so further ones would be too many.
+                        // Each pod takes one device. If more were marked, the core would start more pods than have places.
                         Ok(enough) if *is_one_of_each && unused().count() > enough && are_alike() => {
                             devices.extend(unused().take(enough));
                         }
@@ -253,8 +258,8 @@ impl Mirror {
 }
 
 impl DeviceClaims {
-    /// What the devices of a pod need beside its requests, by the choices of the requests of claims that ask for devices of
-    /// both sorts.
+    /// The marks that a pod's devices need. `choices`: the numbers of the chosen list entries, for all requests of the claims
+    /// that ask for devices of both sorts.
     pub(in super::super) fn marks(&self, asks: &[Ask], kind: &str, choices: &[usize]) -> Vec<Mark> {
         let combination = self.combination(asks, choices);
         let names = self.names_of_marks(&combination, kind, self.lists_of(asks).combinations());
@@ -273,7 +278,7 @@ impl DeviceClaims {
         (0..lists.combinations().min(Alternatives::CHOICES_MAX)).flat_map(of_combination).collect()
     }
 
-    /// The choices of the requests of claims that ask for devices of both sorts.
+    /// How many list entries each request has, for the claims that ask for devices of both sorts.
     fn lists_of(&self, asks: &[Ask]) -> Lists {
         let both = asks.iter().filter(|ask| self.asked_of(ask) == AskedOf::Both);
         Lists::of(both.flat_map(|ask| &ask.requests).map(|request| request.choices.len()))
@@ -310,11 +315,11 @@ impl DeviceClaims {
         combination
     }
 
-    /// The attributes that mark devices for a combination, each with the place of its request.
+    /// The attributes that are the marks of a combination, each with the place of the request that needs it.
     fn names_of_marks(&self, combination: &Combination<'_>, kind: &str, combinations: usize) -> Vec<(usize, String)> {
         let mut marked: Vec<usize> = combination.linked().map(|our| our.place).collect();
         if marked.is_empty() && combinations > 1 {
-            // Nothing is compared, but other devices cannot be had for all combinations.
+            // Nothing is compared. The mark only says that other drivers' devices are free for this combination.
             marked.extend(combination.ours.first().map(|our| our.place));
         }
         let choices = combination.choices.concat().iter().map(usize::to_string).collect::<Vec<_>>().join(".");
