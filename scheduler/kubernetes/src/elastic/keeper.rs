@@ -41,7 +41,9 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
                 let is_settled = match done {
                     Some(Ok(())) => true,
                     // Another writer was faster. The watch reports what it wrote.
-                    Some(Err(error)) if is_not_found(&error) || is_conflict(&error) => true,
+                    Some(Err(error)) if is_conflict(&error) => true,
+                    // The object is gone, which the watch reports. Of one that is created it means that the resource is gone.
+                    Some(Err(error)) if is_not_found(&error) && !matches!(step, Step::Make(_)) => true,
                     Some(Err(error)) => {
                         shared.status.write_failed(Written::ElasticGpu);
                         let error = message(&error);

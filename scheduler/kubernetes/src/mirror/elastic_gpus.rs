@@ -40,7 +40,7 @@ impl Mirror {
         if std::mem::replace(&mut self.elastic_gpus.access, access) != access {
             let of = &mut self.elastic_gpus;
             of.changed.extend(of.users.keys().chain(of.known.claims.keys()).cloned());
-            of.due.extend(of.changed.iter().cloned());
+            of.due.extend(of.changed.iter().chain(of.parts.keys()).cloned());
         }
     }
 
@@ -211,13 +211,17 @@ impl Mirror {
 
     /// Plans the writes for some of the claims that are due, and returns them with the claim's name. It plans for at least
     /// one claim, and stops when it has planned `writes` writes. `None`: no claim is due. It begins with the claim that
-    /// follows `last`, and sets `last` to the last claim that it has planned for.
+    /// follows `last`, and sets `last` to the last claim that it has planned for. As long as not all claims are known
+    /// nothing is planned: a part without a known claim would be deleted.
     pub(crate) fn elastic_steps(
         &mut self,
         last: &mut Option<Name>,
         writes: usize,
         now: Timestamp,
     ) -> Option<Vec<(Name, Vec<Step>)>> {
+        if self.elastic_gpus.access != Access::Read {
+            return None;
+        }
         let (mut planned, mut left) = (Vec::new(), writes);
         for _ in 0..PLANNED_TOGETHER {
             let Some(name) = self.elastic_gpus.take_due(last.as_ref()) else { break };

@@ -61,6 +61,7 @@ fn decision_of(world: &World, pod: &str) -> String {
 
 /// All writes that are due.
 fn steps(world: &mut World) -> Vec<Step> {
+    world.mirror.elastic_gpu_claims_are(Access::Read);
     let (mut last, mut steps) = (None, Vec::new());
     while let Some(planned) = world.mirror.elastic_steps(&mut last, 1, Timestamp::UNIX_EPOCH) {
         steps.extend(planned.into_iter().flat_map(|(_, of_claim)| of_claim));
@@ -330,8 +331,28 @@ fn writes_are_planned_for_what_has_changed_only() {
 }
 
 #[test]
+fn no_part_is_deleted_before_all_claims_are_known() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    claiming(&mut world, "a", json!({}));
+    world.reconcile();
+    make_parts(&mut world);
+    world.delete("a");
+    world.reconcile();
+    // The parts can be read, and the claims cannot.
+    world.mirror.elastic_gpu_claim_gone("default", "part");
+    world.mirror.elastic_gpu_claims_are(Access::Forbidden);
+    assert_eq!(world.mirror.elastic_steps(&mut None, 1, Timestamp::UNIX_EPOCH), None);
+    claim(&mut world, "part", json!({}));
+    world.mirror.elastic_gpu_claims_are(Access::Read);
+    let is_deleted = |step: &Step| matches!(step, Step::Delete { .. });
+    assert!(!steps(&mut world).iter().any(is_deleted));
+}
+
+#[test]
 fn no_claim_waits_for_others_that_fail_at_each_look() {
     let mut world = World::new();
+    world.mirror.elastic_gpu_claims_are(Access::Read);
     ["a", "b", "c"].iter().for_each(|name| claim(&mut world, name, json!({})));
     let mut last = None;
     let mut seen = Vec::new();
