@@ -160,6 +160,19 @@ impl Family {
         access: &watch::Sender<Option<Access>>,
     ) {
         let mut tasks = JoinSet::new();
+        self.follow_together(&mut tasks, version, client, shared, access).await;
+        // A task that is being ended can still show objects. They would stay if they came after the family is forgotten.
+        tasks.shutdown().await;
+    }
+
+    async fn follow_together(
+        self,
+        tasks: &mut JoinSet<()>,
+        version: &str,
+        client: &Client,
+        shared: &Arc<Shared>,
+        access: &watch::Sender<Option<Access>>,
+    ) {
         for follow in self.follows(version, client, shared) {
             let (told, mut of_resource) = watch::channel(None);
             tasks.spawn(follow(told));
