@@ -21,7 +21,7 @@ use k8s_openapi::api::resource::v1::{
     Device, DeviceClass, DeviceClassConfiguration, DeviceRequestAllocationResult, ResourceSlice,
 };
 
-use super::{KnownPod, Mirror};
+use super::{Access, KnownPod, Mirror};
 use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, DevicesAsk, PoolKey, Pools, Selection, Whose};
 use crate::pod::PodFacts;
 use crate::wanted::Wanted;
@@ -217,9 +217,10 @@ impl Mirror {
         self.device_claims.claims.keys().map(|(namespace, name)| (namespace.as_str(), name.as_str()))
     }
 
-    /// The cluster has claims, and all are known.
-    pub(crate) fn resource_claims_served(&mut self) {
-        if !std::mem::replace(&mut self.device_claims.is_served, true) {
+    /// Notes whether the cluster has claims, and all are known.
+    pub(crate) fn resource_claims_are(&mut self, access: Access) {
+        let is_served = access == Access::Read;
+        if std::mem::replace(&mut self.device_claims.is_served, is_served) != is_served {
             let claims: Vec<Name> = self.device_claims.users.keys().cloned().collect();
             self.device_claims.changed.extend(claims);
         }

@@ -92,8 +92,6 @@ impl Sight for ResourceClaims {
     }
 
     fn access(&self, access: Access, mirror: &mut Mirror) {
-        if access == Access::Read {
-            mirror.resource_claims_served();
-        }
+        mirror.resource_claims_are(access);
     }
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{Binding, World, typed};
 use crate::dra::{ClaimFacts, DRIVER};
-use crate::mirror::Reservation;
+use crate::mirror::{Access, Reservation};
 
 /// A driver of network cards, which is not ours.
 const NIC: &str = "nic.example.com";
@@ -38,7 +38,7 @@ impl World {
         for claim in self.claims.values() {
             self.mirror.resource_claim(ClaimFacts::of(typed(claim)).unwrap());
         }
-        self.mirror.resource_claims_served();
+        self.mirror.resource_claims_are(Access::Read);
     }
 
     /// A class of the devices for which an expression holds.
