@@ -10,6 +10,10 @@ use aliquot_scheduler_core::{
 
 use crate::dra::{Link, Linked};
 
+/// Why lists are refused.
+pub(crate) const ASKS_FOR_NONE: &str = "with some entries of its prioritised lists it asks for no device of ours, and with \
+                                        others for some; let all entries of a list be for devices of one driver";
+
 /// The devices that a pod asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Wanted {
@@ -81,11 +85,7 @@ impl Wanted {
         };
         let others: Vec<Alternative> = choices.map(other).collect();
         if others.len() + 1 < lists.combinations() {
-            return Err(
-                "with some entries of its prioritised lists it asks for no device of ours, and with others for \
-                        some; let all entries of a list be for devices of one driver"
-                    .into(),
-            );
+            return Err(ASKS_FOR_NONE.to_owned());
         }
         let alternatives = (!others.is_empty()).then(|| Arc::new(Alternatives { first_name: name, others }));
         Ok(Wanted { devices, models, attributes, rules, further, alternatives })

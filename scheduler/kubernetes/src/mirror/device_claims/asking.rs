@@ -27,6 +27,7 @@ impl Mirror {
         let (mut wishes, mut links) = (Vec::new(), Vec::new());
         let mut ours: Vec<containers::Divided<'_>> = Vec::new();
         let mut others: Vec<Ask> = Vec::new();
+        let mut has_more_of_ours = false;
         // The wishes of claims for devices of both sorts.
         let mut of_both: Vec<Range<usize>> = Vec::new();
         let mut seen = BTreeSet::new();
@@ -80,6 +81,7 @@ impl Mirror {
                     if asked_of == AskedOf::Others {
                         continue;
                     }
+                    has_more_of_ours |= asked_of == AskedOf::Ours;
                     let of_requests = self.meant(ask, asked_of).map_err(|problem| of_claim(&problem))?;
                     let before = wishes.len();
                     let after = |of: &Linked| Linked { request: before + of.request, ..*of };
@@ -106,6 +108,7 @@ impl Mirror {
                 others.push(ask.clone());
                 claimed.others.push(made.claim.name.clone());
             }
+            has_more_of_ours |= asked_of == AskedOf::Ours;
             if asked_of != AskedOf::Others {
                 let of_requests = self.meant(ask, asked_of).map_err(of_them)?;
                 let before = wishes.len();
@@ -118,7 +121,10 @@ impl Mirror {
         }
         containers::check(&facts.spec, &ours)?;
         claimed.has_ours = !ours.is_empty();
-        claimed.place = (!others.is_empty()).then(|| self.device_claims.place_for(&others)).transpose()?;
+        if !others.is_empty() {
+            claimed.place = Some(self.device_claims.place_for(&others, has_more_of_ours)?);
+        }
+        self.device_claims.check_marks(&others)?;
         let marks = |choices: &[usize]| {
             let of_both: Vec<usize> = of_both.iter().cloned().flatten().collect();
             let chosen: Vec<usize> = of_both.iter().filter_map(|wish| choices.get(*wish).copied()).collect();

@@ -30,8 +30,11 @@ const KINDS_MAX: usize = 256;
 const PLACES_MAX: u64 = 64;
 
 /// Trials of a device, after which a search is given up that only counts places. Whenever the devices of a node are used
-/// otherwise, its places are counted again, for all kinds.
+/// otherwise, its places are counted again, for all kinds. The combinations of a pod's lists share these trials.
 const COUNTING_TRIALS_MAX: u32 = 1_000;
+
+/// Each combination of a pod's lists has so many of these trials at least.
+const COUNTING_TRIALS_MIN: u32 = 50;
 
 /// A device of a pool.
 pub(super) type DeviceId = (PoolKey, String);
@@ -84,24 +87,27 @@ struct Kind {
     pods: BTreeSet<String>,
     /// What each claim of such a pod asks for.
     asks: Vec<Ask>,
+    /// Such a pod has further claims, for devices of our driver alone.
+    has_more_of_ours: bool,
     /// The keys of the selections that its requests need.
     selections: BTreeSet<String>,
 }
 
 impl Mirror {
-    /// The claims of a pod that are to be allocated with it, and that ask for devices of other drivers.
-    fn others_of(&self, facts: &PodFacts) -> Vec<Ask> {
+    /// What the claims of a pod ask for that are to be allocated with it: those that ask for devices of our driver alone,
+    /// and the others.
+    fn asks_of(&self, facts: &PodFacts) -> (Vec<Ask>, Vec<Ask>) {
         let claims = names_of(facts).filter_map(|name| self.device_claims.claims.get(&name)).cloned();
         let extended = self.extended_of(facts).ok().flatten().map(|made| made.claim);
         let mut asks = Vec::new();
         let mut seen = BTreeSet::new();
         for claim in claims.chain(extended).filter(|claim| claim.allocation.is_none()) {
             let Ok(ask) = claim.ask else { continue };
-            if seen.insert(claim.name) && self.device_claims.asked_of(&ask) != AskedOf::Ours {
+            if seen.insert(claim.name) {
                 asks.push(ask);
             }
         }
-        asks
+        asks.into_iter().partition(|ask| self.device_claims.asked_of(ask) == AskedOf::Ours)
     }
 
     /// Notes the kinds of changed pods. Places of a new kind are counted on all nodes.
@@ -131,12 +137,12 @@ impl Mirror {
     /// The kind of a pod, and its key; `None`: it asks other drivers for nothing, or for nothing that can be looked
     /// for.
     fn kind_of(&self, facts: &PodFacts) -> Option<(String, Kind)> {
-        let asks = self.others_of(facts);
+        let (ours, asks) = self.asks_of(facts);
         if asks.is_empty() {
             return None;
         }
-        let claims = &self.device_claims;
-        let key = claims.key_of_kind(&asks).ok()?;
+        let (claims, has_more_of_ours) = (&self.device_claims, !ours.is_empty());
+        let key = claims.key_of_kind(&asks, has_more_of_ours).ok()?;
         let all = || asks.iter().flat_map(Ask::choices);
         let criteria = all().filter_map(|ask| claims.criteria(ask).ok());
         let selections = criteria.map(|criteria| criteria.key()).collect();
@@ -151,7 +157,8 @@ impl Mirror {
             let attributes = attributes.into_iter().collect::<Vec<_>>().join(" and ");
             name = format!("{name} that constraints on {attributes} compare with devices of {DRIVER}");
         }
-        Some((key, Kind { name, number: 0, is_counted: false, pods: BTreeSet::new(), asks, selections }))
+        let (number, is_counted, pods) = (0, false, BTreeSet::new());
+        Some((key, Kind { name, number, is_counted, pods, asks, has_more_of_ours, selections }))
     }
 
     /// Counts the places on a node for the kinds for which they are not known.
@@ -397,7 +404,7 @@ impl DeviceClaims {
     }
 
     /// A key that is equal for pods that ask for the same. What they call their requests does not matter.
-    fn key_of_kind(&self, asks: &[Ask]) -> Result<String, String> {
+    fn key_of_kind(&self, asks: &[Ask], has_more_of_ours: bool) -> Result<String, String> {
         let of_choice = |ask: &DevicesAsk| {
             let count = (!ask.is_all).then_some(ask.count);
             Ok(format!("{count:?} {}", self.criteria(ask)?.key()))
@@ -409,15 +416,17 @@ impl DeviceClaims {
                 .map(|request| request.choices.iter().map(of_choice).collect::<Result<Vec<String>, String>>());
             Ok(format!("{:?} {:?}", requests.collect::<Result<Vec<_>, String>>()?, ask.links))
         };
-        Ok(asks.iter().map(of_ask).collect::<Result<Vec<String>, String>>()?.join("\n"))
+        let of_asks = asks.iter().map(of_ask).collect::<Result<Vec<String>, String>>()?.join("\n");
+        Ok(format!("{has_more_of_ours} {of_asks}"))
     }
 
-    /// The name in the books of a place for a pod that asks for this.
+    /// The name in the books of a place for a pod that asks for this. `has_more_of_ours`: the pod has further claims, for
+    /// devices of our driver alone.
     ///
     /// # Errors
     /// Its places are not counted, because the pod is new, or because those of too many other kinds are.
-    pub(super) fn place_for(&self, asks: &[Ask]) -> Result<String, String> {
-        let kind = self.others.kinds.get(&self.key_of_kind(asks)?);
+    pub(super) fn place_for(&self, asks: &[Ask], has_more_of_ours: bool) -> Result<String, String> {
+        let kind = self.others.kinds.get(&self.key_of_kind(asks, has_more_of_ours)?);
         match kind {
             Some(kind) if kind.is_counted => Ok(kind.name.clone()),
             Some(_) => Err(format!(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult};
 
 use super::super::super::Mirror;
-use super::{COUNTING_TRIALS_MAX, DeviceId, PLACES_MAX};
+use super::{DeviceId, PLACES_MAX};
 use crate::dra::whole::{self, Choice, Failure, Given, Request, Rule};
 use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value};
 
@@ -82,8 +82,8 @@ pub(super) struct Counted {
 
 impl Problem<'_> {
     /// How many pods that ask for this can get devices of other drivers beside those in `taken`, one after the other. Adds
-    /// what they get. Counting ends with the first search that is given up.
-    pub(super) fn count(&self, taken: &mut BTreeSet<DeviceId>) -> Counted {
+    /// what they get. Counting ends with the first search that is given up, after `trials_max` trials.
+    pub(super) fn count(&self, taken: &mut BTreeSet<DeviceId>, trials_max: u32) -> Counted {
         let mut requests = self.requests.clone();
         let without = |requests: &mut Vec<Request>, taken: &BTreeSet<usize>| {
             for choice in requests.iter_mut().flat_map(|request| &mut request.choices) {
@@ -94,7 +94,7 @@ impl Problem<'_> {
         without(&mut requests, &numbers.map(|(number, _)| number).collect());
         let mut pods = 0;
         while pods < PLACES_MAX {
-            let given = whole::search(&requests, &self.rules, COUNTING_TRIALS_MAX);
+            let given = whole::search(&requests, &self.rules, trials_max);
             let Ok(given) = given else { return Counted { pods, is_ended: false } };
             pods += 1;
             let given: BTreeMap<usize, &OnNode<'_>> = given
@@ -113,14 +113,18 @@ impl Problem<'_> {
 
     /// The devices of our driver that each request has in the first way to serve all requests; `None`: there is no way.
     /// `have_room`: whether our devices have room for the first requests, if these have them.
-    pub(super) fn ours_of_first_way(&self, have_room: impl Fn(&[Ours<'_>]) -> bool) -> Option<Vec<Ours<'_>>> {
+    pub(super) fn ours_of_first_way(
+        &self,
+        have_room: impl Fn(&[Ours<'_>]) -> bool,
+        trials_max: u32,
+    ) -> Option<Vec<Ours<'_>>> {
         let ours = |given: &Given| -> Ours<'_> {
             let devices = given.devices.iter().filter_map(|number| self.devices.get(*number));
             devices.filter(|device| device.reach.is_none()).map(|device| (device.pool, device.name)).collect()
         };
         let all = |given: &[Given]| given.iter().map(ours).collect::<Vec<_>>();
         let is_accepted = |given: &[Given]| have_room(&all(given));
-        let given = whole::search_where(&self.requests, &self.rules, COUNTING_TRIALS_MAX, &is_accepted).ok()?;
+        let given = whole::search_where(&self.requests, &self.rules, trials_max, &is_accepted).ok()?;
         Some(all(&given))
     }
 }

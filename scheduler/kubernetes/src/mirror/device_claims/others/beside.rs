@@ -16,9 +16,9 @@ use k8s_openapi::api::resource::v1::DeviceRequestAllocationResult;
 use super::super::super::Mirror;
 use super::super::{DeviceClaims, USABLE};
 use super::allocation::{Asked, Decided, OurDevice, Ours};
-use super::{AskedOf, Kind};
+use super::{AskedOf, COUNTING_TRIALS_MAX, COUNTING_TRIALS_MIN, Kind};
 use crate::dra::{self, Ask, DRIVER, DevicesAsk, Free, Link, PoolKey, compared_value};
-use crate::wanted::{Lists, Mark};
+use crate::wanted::{ASKS_FOR_NONE, Lists, Mark};
 
 /// What pods of a kind can get on a node.
 #[derive(Debug, Default, PartialEq)]
@@ -50,7 +50,7 @@ struct Group {
     places: u64,
 }
 
-/// What is asked for if each request has one of its choices.
+/// What pods of a kind ask for if each request has one of its choices.
 struct Combination<'a> {
     asks: &'a [Ask],
     /// For each claim, the number of the chosen list entry of each request. Empty for a claim that asks only other
@@ -99,13 +99,19 @@ impl Mirror {
         let claims = &self.device_claims;
         let lists = claims.lists_of(&kind.asks);
         let mut places = Places::default();
-        for number in 0..lists.combinations().clamp(1, Alternatives::CHOICES_MAX) {
+        let combinations = lists.combinations().clamp(1, Alternatives::CHOICES_MAX);
+        let trials = COUNTING_TRIALS_MAX / u32::try_from(combinations).unwrap_or(u32::MAX);
+        let trials_max = trials.max(COUNTING_TRIALS_MIN);
+        for number in 0..combinations {
             let combination = claims.combination(&kind.asks, &lists.choice(number));
             let names = claims.names_of_marks(&combination, &kind.name, lists.combinations());
-            let of_combination = match combination.is_uniform() {
-                true => self.places_by_values(&combination, names, node),
-                false => self.places_of_first_way(&combination, names, node),
+            let mut of_combination = match combination.is_uniform() {
+                true => self.places_by_values(&combination, names, node, trials_max),
+                false => self.places_of_first_way(&combination, names, node, trials_max),
             };
+            if kind.has_more_of_ours {
+                of_combination.beside.iter_mut().for_each(|beside| beside.is_one_of_each = false);
+            }
             places.free = places.free.max(of_combination.free);
             places.depend_on_room |= of_combination.depend_on_room;
             places.beside.extend(of_combination.beside);
@@ -114,7 +120,13 @@ impl Mirror {
     }
 
     /// The places of a uniform combination. They are counted for each group of devices with equal values.
-    fn places_by_values(&self, combination: &Combination<'_>, names: Vec<(usize, String)>, node: &str) -> Places {
+    fn places_by_values(
+        &self,
+        combination: &Combination<'_>,
+        names: Vec<(usize, String)>,
+        node: &str,
+        trials_max: u32,
+    ) -> Places {
         let claims = &self.device_claims;
         let mut by_values: BTreeMap<Option<Values>, BTreeSet<(&PoolKey, &str)>> = BTreeMap::new();
         for our in combination.linked() {
@@ -136,13 +148,13 @@ impl Mirror {
             let asked = claims.asked(combination, node, can_have);
             let Some(problem) = self.problem(&asked, node) else { continue };
             let is_first = taken.is_empty();
-            let counted = if is_ended { None } else { Some(problem.count(&mut taken)) };
+            let counted = if is_ended { None } else { Some(problem.count(&mut taken, trials_max)) };
             free = free.saturating_add(counted.as_ref().map_or(0, |counted| counted.pods));
             is_ended |= counted.as_ref().is_some_and(|counted| counted.is_ended);
             // Nothing is taken for the pods of the groups before: it is not known whether there will be any.
             let places = match counted.filter(|_| is_first) {
                 Some(counted) => counted.pods,
-                None => problem.count(&mut BTreeSet::new()).pods,
+                None => problem.count(&mut BTreeSet::new(), trials_max).pods,
             };
             if places > 0 {
                 groups.push((devices, places));
@@ -164,7 +176,13 @@ impl Mirror {
 
     /// The places of a combination that is not uniform: one at most. Devices with the same values as those of the first way
     /// to serve a pod are marked. If no way has room now, room is ignored: the core may evict pods to make room.
-    fn places_of_first_way(&self, combination: &Combination<'_>, names: Vec<(usize, String)>, node: &str) -> Places {
+    fn places_of_first_way(
+        &self,
+        combination: &Combination<'_>,
+        names: Vec<(usize, String)>,
+        node: &str,
+        trials_max: u32,
+    ) -> Places {
         let claims = &self.device_claims;
         let asked = claims.asked(combination, node, |_, _| true);
         let problem = self.problem(&asked, node);
@@ -178,7 +196,7 @@ impl Mirror {
                     })
                 })
             };
-            let way = problem.as_ref()?.ours_of_first_way(have_room)?;
+            let way = problem.as_ref()?.ours_of_first_way(have_room, trials_max)?;
             let values = combination.linked().map(|our| {
                 let devices = way.get(our.number).into_iter().flatten();
                 let values: BTreeSet<Option<Values>> =
@@ -187,11 +205,13 @@ impl Mirror {
             });
             Some(values.collect::<BTreeMap<_, _>>())
         };
-        let held = |device: &str| match self.said_of(node, device).is_some_and(|said| said.problem.is_some()) {
-            true => vec![(DeviceCore::WHOLE, Bytes::new(u64::MAX))],
-            false => self.parts_given_out(device, node, None),
+        let all_of = |device: &str| {
+            let is_ill = self.said_of(node, device).is_some_and(|said| said.problem.is_some());
+            is_ill.then(|| vec![(DeviceCore::WHOLE, Bytes::new(u64::MAX))])
         };
-        let values = way(&held).or_else(|| way(&|_| Vec::new()));
+        let held = |device: &str| all_of(device).unwrap_or_else(|| self.parts_given_out(device, node, None));
+        // No eviction makes room on an ill device.
+        let values = way(&held).or_else(|| way(&|device: &str| all_of(device).unwrap_or_default()));
         let beside = |(place, attribute): (usize, String)| {
             let our = combination.ours.iter().find(|our| our.place == place);
             let like = values.as_ref().and_then(|values| values.get(&place));
@@ -214,6 +234,7 @@ impl Mirror {
         let others = &self.device_claims.others;
         let mut marks: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let counted = others.places.get(node);
+        let mut are_unused: BTreeMap<&String, bool> = BTreeMap::new();
         for kind in others.kinds.values() {
             let Some(places) = counted.and_then(|counted| counted.get(&kind.number)) else { continue };
             if places.beside.is_empty() {
@@ -224,13 +245,18 @@ impl Mirror {
             for Beside { attribute, is_one_of_each, groups } in &places.beside {
                 let mut devices: BTreeSet<&String> = BTreeSet::new();
                 for group in groups {
-                    let unused = || group.devices.iter().filter(|device| self.is_unused(device, node));
-                    let first = unused().next().map(|device| self.said_of(node, device));
-                    let are_alike = || unused().all(|device| Some(self.said_of(node, device)) == first);
+                    let mut unused: Vec<&String> = Vec::new();
+                    for device in group.devices.iter().filter(|_| *is_one_of_each) {
+                        if *are_unused.entry(device).or_insert_with(|| self.is_unused(device, node)) {
+                            unused.push(device);
+                        }
+                    }
+                    let said = || unused.iter().map(|device| self.said_of(node, device));
+                    let are_alike = || said().zip(said().skip(1)).all(|(one, next)| one == next);
                     match usize::try_from(group.places) {
                         // Each pod takes one device. If more were marked, the core would start more pods than have places.
-                        Ok(enough) if *is_one_of_each && unused().count() > enough && are_alike() => {
-                            devices.extend(unused().take(enough));
+                        Ok(enough) if unused.len() > enough && are_alike() => {
+                            devices.extend(unused.into_iter().take(enough));
                         }
                         _ => devices.extend(&group.devices),
                     }
@@ -265,6 +291,22 @@ impl DeviceClaims {
         let names = self.names_of_marks(&combination, kind, self.lists_of(asks).combinations());
         let mark = |(wish, attribute)| Mark { wish, attribute, value: USABLE.to_owned() };
         names.into_iter().map(mark).collect()
+    }
+
+    /// Refuses lists with a combination that asks our driver for nothing by claims for both sorts: no device could have the
+    /// mark of this combination, so the core would choose it where other drivers have no device for it.
+    ///
+    /// # Errors
+    /// There is such a combination.
+    pub(in super::super) fn check_marks(&self, asks: &[Ask]) -> Result<(), String> {
+        let lists = self.lists_of(asks);
+        let combinations = lists.combinations();
+        let mut numbers = 0..combinations.min(Alternatives::CHOICES_MAX);
+        let is_without = |number| self.combination(asks, &lists.choice(number)).ours.is_empty();
+        match combinations > 1 && numbers.any(is_without) {
+            true => Err(ASKS_FOR_NONE.to_owned()),
+            false => Ok(()),
+        }
     }
 
     /// The attributes by which constraints compare our devices with others.

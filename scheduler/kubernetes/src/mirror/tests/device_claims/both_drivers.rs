@@ -53,6 +53,11 @@ impl World {
         self.pool_of_nics(&format!("{node}-nics"), json!({"nodeName": node}), devices.into());
     }
 
+    fn pod_with_two_claims(&mut self, name: &str, first: &str, second: &str) {
+        let claim = |claim: &str| json!({"name": claim, "resourceClaimName": claim});
+        self.pod(name, 0, json!({"spec": {"resourceClaims": [claim(first), claim(second)]}}));
+    }
+
     fn pod_of_both(&mut self, name: &str, requests: Value, constraints: Value) {
         self.claim_of_nics(name, requests, constraints);
         self.pod_with_claim(name, name, json!({}));
@@ -293,6 +298,36 @@ fn an_entry_of_each_driver_can_be_taken() {
     world.pod_of_both("d", json!([requests[1]]), json!([]));
     world.reconcile();
     assert!(world.why_waiting("d").contains("entries of its prioritised lists"), "{}", world.why_waiting("d"));
+    // So it is if it has another claim for a part of a GPU.
+    world.claim_of_nics("list", json!([requests[1]]), json!([]));
+    world.claim("plain", 10, None, json!({}));
+    world.pod_with_two_claims("e", "list", "plain");
+    world.reconcile();
+    assert!(world.why_waiting("e").contains("entries of its prioritised lists"), "{}", world.why_waiting("e"));
+}
+
+#[test]
+fn a_near_gpu_is_left_to_the_other_claim_of_the_pod() {
+    let mut world = World::new();
+    let gpu = |is_spare: bool| {
+        let mut gpu = of_root("a");
+        gpu["attributes"]["spare"] = json!({"bool": is_spare});
+        gpu
+    };
+    // Both GPUs are near the only card. The other claim can have the first one alone.
+    world.node_of_both("n", &[gpu(true), gpu(false)], &[of_root("a")]);
+    let requests =
+        json!([{"name": "gpu", "exactly": percent(100)}, {"name": "nic", "exactly": {"deviceClassName": NIC}}]);
+    world.claim_of_nics("near", requests, json!([same_root(&["gpu", "nic"])]));
+    let expression = format!("device.attributes[{DRIVER:?}].spare");
+    world.claim("spare", 100, None, json!({"selectors": [{"cel": {"expression": expression}}]}));
+    world.pod_with_two_claims("a", "near", "spare");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
+    assert_eq!(
+        (world.has("near"), world.has("spare")),
+        (vec!["gpu gpu-1".into(), "nic nic-0".into()], vec!["gpu gpu-0".into()])
+    );
 }
 
 #[test]
