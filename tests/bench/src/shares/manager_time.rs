@@ -1,6 +1,6 @@
 //! Processor time of the node manager while eight devices are shared by ten containers each.
 
-use aliquot_harness::{MIB, Process};
+use aliquot_harness::{GIB, Process};
 use aliquot_proto::node::v1::Part;
 use rustix::process::Signal;
 
@@ -33,7 +33,7 @@ pub(super) fn measure(depth: Depth) -> Table {
                 let part = Part {
                     device_uuid: stage.gpu.uuid(device),
                     core_request_percent: 100 / CONTAINERS_PER_DEVICE,
-                    memory_limit_bytes: 64 * MIB,
+                    memory_limit_bytes: GIB,
                     ..Part::default()
                 };
                 stage.tenant(&format!("busy-{device}-{number}"), part, 1, &format!("kernels={kernel_ns}"))
