@@ -53,6 +53,8 @@ struct Group {
 /// What pods of a kind ask for if each request has one of its choices.
 struct Combination<'a> {
     asks: &'a [Ask],
+    /// The number of combinations of the claims' lists, of which this is one.
+    combinations: usize,
     /// For each claim, the number of the chosen list entry of each request. Empty for a claim that asks only other
     /// drivers: its entries are chosen when the pod is bound.
     choices: Vec<Vec<usize>>,
@@ -78,6 +80,12 @@ struct Our<'a> {
 type Values = Vec<String>;
 
 impl Combination<'_> {
+    /// Trials after which a search for this combination is given up.
+    fn trials_max(&self) -> u32 {
+        let combinations = u32::try_from(self.combinations).unwrap_or(u32::MAX).max(1);
+        (COUNTING_TRIALS_MAX / combinations).max(COUNTING_TRIALS_MIN)
+    }
+
     /// The requests whose devices a constraint compares with devices of other drivers.
     fn linked(&self) -> impl Iterator<Item = &Our<'_>> {
         self.ours.iter().filter(|our| !our.links.is_empty())
@@ -99,19 +107,12 @@ impl Mirror {
         let claims = &self.device_claims;
         let lists = claims.lists_of(&kind.asks);
         let mut places = Places::default();
-        let combinations = lists.combinations().clamp(1, Alternatives::CHOICES_MAX);
-        let trials = COUNTING_TRIALS_MAX / u32::try_from(combinations).unwrap_or(u32::MAX);
-        let trials_max = trials.max(COUNTING_TRIALS_MIN);
-        for number in 0..combinations {
-            let combination = claims.combination(&kind.asks, &lists.choice(number));
-            let names = claims.names_of_marks(&combination, &kind.name, lists.combinations());
-            let mut of_combination = match combination.is_uniform() {
-                true => self.places_by_values(&combination, names, node, trials_max),
-                false => self.places_of_first_way(&combination, names, node, trials_max),
+        for number in 0..lists.combinations().clamp(1, Alternatives::CHOICES_MAX) {
+            let combination = claims.combination(&kind.asks, &lists, &lists.choice(number));
+            let of_combination = match combination.is_uniform() {
+                true => self.places_by_values(kind, &combination, node),
+                false => self.places_of_first_way(kind, &combination, node),
             };
-            if kind.has_more_of_ours {
-                of_combination.beside.iter_mut().for_each(|beside| beside.is_one_of_each = false);
-            }
             places.free = places.free.max(of_combination.free);
             places.depend_on_room |= of_combination.depend_on_room;
             places.beside.extend(of_combination.beside);
@@ -120,13 +121,7 @@ impl Mirror {
     }
 
     /// The places of a uniform combination. They are counted for each group of devices with equal values.
-    fn places_by_values(
-        &self,
-        combination: &Combination<'_>,
-        names: Vec<(usize, String)>,
-        node: &str,
-        trials_max: u32,
-    ) -> Places {
+    fn places_by_values(&self, kind: &Kind, combination: &Combination<'_>, node: &str) -> Places {
         let claims = &self.device_claims;
         let mut by_values: BTreeMap<Option<Values>, BTreeSet<(&PoolKey, &str)>> = BTreeMap::new();
         for our in combination.linked() {
@@ -148,13 +143,13 @@ impl Mirror {
             let asked = claims.asked(combination, node, can_have);
             let Some(problem) = self.problem(&asked, node) else { continue };
             let is_first = taken.is_empty();
-            let counted = if is_ended { None } else { Some(problem.count(&mut taken, trials_max)) };
+            let counted = if is_ended { None } else { Some(problem.count(&mut taken, combination.trials_max())) };
             free = free.saturating_add(counted.as_ref().map_or(0, |counted| counted.pods));
             is_ended |= counted.as_ref().is_some_and(|counted| counted.is_ended);
             // Nothing is taken for the pods of the groups before: it is not known whether there will be any.
             let places = match counted.filter(|_| is_first) {
                 Some(counted) => counted.pods,
-                None => problem.count(&mut BTreeSet::new(), trials_max).pods,
+                None => problem.count(&mut BTreeSet::new(), combination.trials_max()).pods,
             };
             if places > 0 {
                 groups.push((devices, places));
@@ -165,24 +160,23 @@ impl Mirror {
             places: *places,
         };
         let is_one_of_each = match &combination.ours[..] {
+            _ if kind.has_more_of_ours => false,
             [our] if our.ask.count == 1 && !our.links.is_empty() && !our.has_further_links => {
                 claims.ours_on(node, our.ask).all(|device| device.has_room_for_one)
             }
             _ => false,
         };
         let beside = |(_, attribute)| Beside { attribute, is_one_of_each, groups: groups.iter().map(group).collect() };
-        Places { free, depend_on_room: false, beside: names.into_iter().map(beside).collect() }
+        Places {
+            free,
+            depend_on_room: false,
+            beside: claims.names_of_marks(combination, &kind.name).into_iter().map(beside).collect(),
+        }
     }
 
     /// The places of a combination that is not uniform: one at most. Devices with the same values as those of the first way
     /// to serve a pod are marked. If no way has room now, room is ignored: the core may evict pods to make room.
-    fn places_of_first_way(
-        &self,
-        combination: &Combination<'_>,
-        names: Vec<(usize, String)>,
-        node: &str,
-        trials_max: u32,
-    ) -> Places {
+    fn places_of_first_way(&self, kind: &Kind, combination: &Combination<'_>, node: &str) -> Places {
         let claims = &self.device_claims;
         let asked = claims.asked(combination, node, |_, _| true);
         let problem = self.problem(&asked, node);
@@ -196,7 +190,7 @@ impl Mirror {
                     })
                 })
             };
-            let way = problem.as_ref()?.ours_of_first_way(have_room, trials_max)?;
+            let way = problem.as_ref()?.ours_of_first_way(have_room, combination.trials_max())?;
             let values = combination.linked().map(|our| {
                 let devices = way.get(our.number).into_iter().flatten();
                 let values: BTreeSet<Option<Values>> =
@@ -226,7 +220,11 @@ impl Mirror {
             Beside { attribute, is_one_of_each: false, groups: vec![Group { devices: devices.collect(), places: 1 }] }
         };
         let free = u64::from(values.is_some());
-        Places { free, depend_on_room: true, beside: names.into_iter().map(beside).collect() }
+        Places {
+            free,
+            depend_on_room: true,
+            beside: claims.names_of_marks(combination, &kind.name).into_iter().map(beside).collect(),
+        }
     }
 
     /// The marks of our devices on a node, by the device's name in the books.
@@ -287,8 +285,8 @@ impl DeviceClaims {
     /// The marks that a pod's devices need. `choices`: the numbers of the chosen list entries, for all requests of the claims
     /// that ask for devices of both sorts.
     pub(in super::super) fn marks(&self, asks: &[Ask], kind: &str, choices: &[usize]) -> Vec<Mark> {
-        let combination = self.combination(asks, choices);
-        let names = self.names_of_marks(&combination, kind, self.lists_of(asks).combinations());
+        let combination = self.combination(asks, &self.lists_of(asks), choices);
+        let names = self.names_of_marks(&combination, kind);
         let mark = |(wish, attribute)| Mark { wish, attribute, value: USABLE.to_owned() };
         names.into_iter().map(mark).collect()
     }
@@ -302,7 +300,7 @@ impl DeviceClaims {
         let lists = self.lists_of(asks);
         let combinations = lists.combinations();
         let mut numbers = 0..combinations.min(Alternatives::CHOICES_MAX);
-        let is_without = |number| self.combination(asks, &lists.choice(number)).ours.is_empty();
+        let is_without = |number| self.combination(asks, &lists, &lists.choice(number)).ours.is_empty();
         match combinations > 1 && numbers.any(is_without) {
             true => Err(ASKS_FOR_NONE.to_owned()),
             false => Ok(()),
@@ -313,7 +311,7 @@ impl DeviceClaims {
     pub(super) fn compared_with_ours(&self, asks: &[Ask]) -> BTreeSet<String> {
         let lists = self.lists_of(asks);
         let of_combination = |number| {
-            let combination = self.combination(asks, &lists.choice(number));
+            let combination = self.combination(asks, &lists, &lists.choice(number));
             let links = combination.ours.into_iter().flat_map(|our| our.links);
             links.map(|link| link.attribute().to_owned()).collect::<Vec<String>>()
         };
@@ -326,8 +324,9 @@ impl DeviceClaims {
         Lists::of(both.flat_map(|ask| &ask.requests).map(|request| request.choices.len()))
     }
 
-    fn combination<'a>(&self, asks: &'a [Ask], choices: &[usize]) -> Combination<'a> {
-        let mut combination = Combination { asks, choices: Vec::new(), ours: Vec::new() };
+    fn combination<'a>(&self, asks: &'a [Ask], lists: &Lists, choices: &[usize]) -> Combination<'a> {
+        let combinations = lists.combinations();
+        let mut combination = Combination { asks, combinations, choices: Vec::new(), ours: Vec::new() };
         let (mut before, mut number) = (0, 0);
         for (claim, ask) in asks.iter().enumerate() {
             let first = number;
@@ -358,9 +357,9 @@ impl DeviceClaims {
     }
 
     /// The attributes that are the marks of a combination, each with the place of the request that needs it.
-    fn names_of_marks(&self, combination: &Combination<'_>, kind: &str, combinations: usize) -> Vec<(usize, String)> {
+    fn names_of_marks(&self, combination: &Combination<'_>, kind: &str) -> Vec<(usize, String)> {
         let mut marked: Vec<usize> = combination.linked().map(|our| our.place).collect();
-        if marked.is_empty() && combinations > 1 {
+        if marked.is_empty() && combination.combinations > 1 {
             // Nothing is compared. The mark only says that other drivers' devices are free for this combination.
             marked.extend(combination.ours.first().map(|our| our.place));
         }
@@ -368,7 +367,7 @@ impl DeviceClaims {
         let one = marked.len() == 1;
         let name = |place: usize| {
             let mut name = format!("free beside it: {kind}");
-            if combinations > 1 {
+            if combination.combinations > 1 {
                 name = format!("{name}, choices {choices}");
             }
             if !one {
