@@ -48,7 +48,7 @@ pub struct Play {
     pub load_percent: u32,
     /// The treatment of tasks that do not fit.
     pub mode: Mode,
-    /// The placement policy.
+    /// The policy that chooses the devices of each task.
     pub policy: PolicyName,
     /// Whether running tasks are moved to make room.
     pub consolidate: bool,

@@ -44,7 +44,7 @@ impl Failure {
         Failure { message: message.into(), hint: None, exit: exit::FAILED }
     }
 
-    /// Adds the remedy.
+    /// Adds what the user can do about the failure.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Failure {
         Failure { hint: Some(hint.into()), ..self }
     }

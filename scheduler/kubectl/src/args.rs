@@ -48,7 +48,7 @@ pub(crate) enum Command {
     WhatIf(WhatIfArgs),
 }
 
-/// The output format.
+/// How an answer is printed: for people, or as JSON for programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// A table.

@@ -39,7 +39,7 @@ pub(crate) fn ordinal_of_stream(process: &Process, stream: CUstream) -> Result<C
             return Err(found);
         }
         let mut current = CUcontext::NULL;
-        // The usual case.
+        // Mostly the context is current on this thread already.
         if get_current(&raw mut current).is_ok() && current == context {
             return current_ordinal();
         }

@@ -22,7 +22,7 @@ impl Part {
         self.process.books(self.index)
     }
 
-    /// This process's slot.
+    /// The slot of the region that this process holds.
     #[inline]
     pub(crate) fn slot(&self) -> &'static Slot {
         self.process.slot()

@@ -56,7 +56,7 @@ struct Args {
     jobs: usize,
 }
 
-/// The measurements.
+/// The topics that can be measured. Each prints one table or more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum What {
     /// `cuLaunchKernel`, uncapped and capped.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// One checked expectation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Finding {
-    /// The requirement.
+    /// The requirement that was checked, in words.
     pub(crate) what: String,
     /// Whether it holds.
     pub(crate) verdict: Verdict,

@@ -219,7 +219,7 @@ fn moves_make_room_on_a_kept_node_although_another_queue_was_refused_moves_for_t
 }
 
 #[test]
-fn a_kept_node_goes_to_whom_it_is_kept_for_even_if_an_equal_unit_fails_first() {
+fn a_kept_node_goes_to_its_unit_though_an_equal_one_fails_first() {
     let mut w = World::new(&[1, 1]);
     w.queue("red", 1);
     w.apply(Event::QueueAdded(QueueSpec {
@@ -265,7 +265,7 @@ fn a_kept_node() -> (World, ClaimId, ClaimId) {
 }
 
 #[test]
-fn a_node_that_was_kept_for_a_claim_that_is_gone_is_given_out_at_once() {
+fn a_node_kept_for_a_claim_that_is_gone_is_given_out_at_once() {
     let (mut w, runs, waits) = a_kept_node();
     w.apply(Event::ClaimRemoved(waits));
     w.apply(Event::ClaimRemoved(runs));
@@ -275,7 +275,7 @@ fn a_node_that_was_kept_for_a_claim_that_is_gone_is_given_out_at_once() {
 }
 
 #[test]
-fn a_node_that_was_kept_for_a_claim_that_is_gone_is_not_kept_for_ever_after_a_restore() {
+fn after_a_restore_no_node_is_kept_for_a_claim_that_is_gone() {
     let (mut w, runs, waits) = a_kept_node();
     w.apply(Event::ClaimRemoved(waits));
     let dump = w.scheduler.dump(&w.cluster);
@@ -315,7 +315,7 @@ fn no_node_is_kept_for_a_gang_that_can_never_fit() {
 }
 
 #[test]
-fn a_claim_that_fits_nowhere_does_not_keep_the_next_one_from_having_a_node_kept() {
+fn a_node_is_kept_for_the_next_claim_if_the_first_fits_nowhere() {
     let mut w = World::new(&[2]);
     w.queue("red", 2);
     let k = w.claim(build("default", 1));

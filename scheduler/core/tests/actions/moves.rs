@@ -23,7 +23,7 @@ fn a_victim_that_fits_elsewhere_is_moved_and_not_evicted() {
 }
 
 #[test]
-fn a_victim_that_would_take_more_elsewhere_is_evicted_and_not_moved() {
+fn a_victim_that_needs_more_elsewhere_is_evicted_and_not_moved() {
     // The claim asks for half of the memory of a device.
     for (gib, evictions) in [(80, 0), (160, 1)] {
         let mut world = World::new(&[1]);
@@ -60,7 +60,7 @@ fn scattered_room_is_brought_together_by_the_fewest_moves() {
 }
 
 #[test]
-fn nothing_is_moved_that_may_not_be_disturbed_or_that_belongs_together() {
+fn claims_that_must_stay_are_not_moved() {
     let placement = GroupPlacement { max_devices_per_node: Some(1), ..GroupPlacement::default() };
     let fixed = Claim { preemptible: false, ..wants("red", TRAIN, 1) };
     let young = Claim { min_runtime_ms: 1000, ..wants("red", TRAIN, 1) };

@@ -174,7 +174,7 @@ fn starts_that_a_node_did_not_hear_are_repeated_in_order() {
 }
 
 #[test]
-fn what_has_failed_and_what_was_evicted_is_known_after_a_restart() {
+fn failures_and_evictions_are_known_after_a_restart() {
     let mut kit = Kit::new(1, Vec::new());
     let low = kit.runs("low", 100, 10);
     kit.want("high", 100, 90);
@@ -221,7 +221,7 @@ fn usage_is_remembered_over_a_restart() {
 }
 
 #[test]
-fn what_claims_that_ended_have_taught_is_remembered_over_a_restart() {
+fn what_ended_claims_have_taught_is_known_after_a_restart() {
     let mut kit = Kit::new(1, Vec::new());
     let instance = kit.runs("claim", 100, 50);
     kit.tell(Observation::ClaimEnded("claim".into()));
@@ -242,7 +242,7 @@ fn what_claims_that_ended_have_taught_is_remembered_over_a_restart() {
 }
 
 #[test]
-fn two_engines_that_load_at_the_same_time_have_different_terms_and_the_last_one_alone_can_save() {
+fn of_two_engines_that_load_together_only_the_last_can_save() {
     let mut store = MemoryStore::default();
     let mut load = || engine(store.load().expect("it is in memory")).term();
     let (first, second) = (load(), load());

@@ -90,19 +90,19 @@ fn explore_a_kill_in(operation: fn(&Worker<'_>)) {
 }
 
 #[test]
-fn a_process_killed_at_any_moment_of_a_reservation_leaves_nothing_behind() {
+fn a_kill_during_a_reservation_leaves_nothing_behind() {
     explore_a_kill_in(|worker| {
         worker.reserve(4);
     });
 }
 
 #[test]
-fn a_process_killed_at_any_moment_of_a_release_leaves_nothing_behind() {
+fn a_kill_during_a_release_leaves_nothing_behind() {
     explore_a_kill_in(|worker| worker.release(1));
 }
 
 #[test]
-fn a_process_killed_at_any_moment_of_a_refused_reservation_leaves_nothing_behind() {
+fn a_kill_during_a_refused_reservation_leaves_nothing_behind() {
     // The victim holds two bytes, so seven more fit only while the bystander holds none.
     explore_a_kill_in(|worker| {
         worker.reserve(7);
@@ -152,7 +152,7 @@ fn settling_notices_that_bytes_moved_between_processes() {
 }
 
 #[test]
-fn settling_is_exact_while_a_dead_process_s_bytes_are_given_back() {
+fn settling_is_exact_while_bytes_of_the_dead_are_given_back() {
     explore(|| {
         let ledger = ledger();
         settle_down(&ledger, 1, 11, 3, 3 + 4);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_waiting_thread_rings_or_is_seen_by_a_manager_that_goes_to_sleep() {
+fn a_waiting_thread_rings_or_is_seen_before_the_manager_sleeps() {
     explore(|| {
         let gate = Arc::new((AtomicU32::new(gate::WATCHED), AtomicU32::new(0)));
         let waiter = {

@@ -21,7 +21,7 @@ fn exactly_one_of_two_reclaimers_frees_a_slot() {
 }
 
 #[test]
-fn a_slot_has_one_owner_at_a_time_and_each_owner_has_its_own_generation() {
+fn a_slot_has_one_owner_at_a_time_with_its_own_generation() {
     explore(|| {
         let ledger = ledger();
         // The other slot is taken, so that all compete for the same one.
@@ -84,7 +84,7 @@ fn two_claimers_that_reclaim_dead_processes_get_different_slots() {
 }
 
 #[test]
-fn a_search_for_dead_processes_never_reclaims_a_new_owner_s_slot() {
+fn a_search_for_the_dead_never_reclaims_a_new_owners_slot() {
     explore(|| {
         let ledger = ledger();
         settle_down(&ledger, 1, 11, 3, 3);
@@ -116,7 +116,7 @@ fn a_search_for_dead_processes_never_reclaims_a_new_owner_s_slot() {
 }
 
 #[test]
-fn a_process_killed_while_it_takes_a_slot_leaves_a_slot_that_can_be_repaired() {
+fn a_kill_while_a_slot_is_taken_leaves_one_to_be_repaired() {
     explore_kills(|accesses| {
         let ledger = ledger();
         settle_down(&ledger, 2, 12, 0, 0);
@@ -137,7 +137,7 @@ fn a_process_killed_while_it_takes_a_slot_leaves_a_slot_that_can_be_repaired() {
 }
 
 #[test]
-fn a_process_killed_while_it_gives_a_slot_back_leaves_it_to_the_manager() {
+fn a_kill_while_a_slot_is_given_back_leaves_it_to_the_manager() {
     for (word, accounted_bytes) in [(3, 3), (OPERATION | 3, 3), (OPERATION | 3, 0)] {
         explore_kills(move |accesses| {
             let ledger = ledger();

@@ -20,7 +20,7 @@ const LEAD_MAX: Duration = Duration::from_secs(120);
 /// An expected share, and the measured one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Measurement {
-    /// The measured programs.
+    /// What the measured programs do, in words.
     pub(crate) load: String,
     /// The programs that ran at the same time; empty: none.
     pub(crate) beside: String,
