@@ -434,6 +434,7 @@ fn a_leader_killed_before_the_binding_leaves_nothing() {
     cluster.pod_with_template("a", "60", json!({}));
     cluster.wait_until("the claim is allocated", |cluster| cluster.is_allocated("a-gpu-x"));
     leader.kill();
+    cluster.outdate_bindings_of("a");
     cluster.server().set_fault(|_, _| Fault::None);
     assert!(cluster.bound().is_empty());
     let before = cluster.objects.get(&CLAIMS, "default", "a-gpu-x");

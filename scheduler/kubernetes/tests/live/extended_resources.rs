@@ -92,6 +92,7 @@ fn another_leader_deletes_the_claim_of_a_pod_that_was_not_bound() {
         made(cluster).iter().any(|claim| claim["status"]["allocation"].is_object())
     });
     leader.kill();
+    cluster.outdate_bindings_of("train");
     cluster.server().set_fault(|_, _| Fault::None);
     assert!(cluster.bound().is_empty());
     let _next = cluster.scheduler();

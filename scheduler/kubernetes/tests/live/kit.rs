@@ -3,7 +3,7 @@
 //! The API server is the project's own, unless `ALIQUOT_TEST_KUBECONFIG` names a real one: see [`crate::objects`].
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -143,8 +143,8 @@ impl Cluster {
                     _ = killed => {}
                 }
             });
-            // Whoever is killed finishes nothing.
-            runtime.shutdown_background();
+            // A replica that is killed finishes nothing, and sends nothing once `kill` has returned.
+            runtime.shutdown_timeout(LIMIT);
         });
         let (kill, thread) = (Some(kill), Some(thread));
         Scheduler {
@@ -223,6 +223,11 @@ impl Cluster {
         self.objects.get(&PODS, "default", name)
     }
 
+    /// Makes each binding of a pod that is still on its way come too late: a binding names the pod's version.
+    pub(crate) fn outdate_bindings_of(&self, name: &str) {
+        self.objects.merge(&PODS, "default", name, &json!({"metadata": {"annotations": {"example.com/touched": ""}}}));
+    }
+
     /// The nodes of bound pods.
     pub(crate) fn bound(&self) -> BTreeMap<String, String> {
         let pods = self.objects.list(&PODS);
@@ -277,15 +282,27 @@ impl Scheduler {
         self.thread.take().unwrap().join().unwrap();
     }
 
-    /// What the replica answers to a GET: the status, and the text.
+    /// What the replica answers to a GET: the status, and the text. A replica that ends while it is asked breaks the
+    /// connection; the one that is started in its place is asked then.
     pub(crate) fn ask(&self, path: &str) -> (u16, String) {
-        let mut connection = TcpStream::connect(self.metrics_address).unwrap();
+        let began = Instant::now();
+        loop {
+            match self.try_ask(path) {
+                Ok(answer) => return answer,
+                Err(error) => assert!(began.elapsed() < LIMIT, "{path}: {error}"),
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn try_ask(&self, path: &str) -> io::Result<(u16, String)> {
+        let mut connection = TcpStream::connect(self.metrics_address)?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: replica\r\nconnection: close\r\n\r\n");
-        connection.write_all(request.as_bytes()).unwrap();
+        connection.write_all(request.as_bytes())?;
         let mut answer = String::new();
-        connection.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        connection.read_to_string(&mut answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok((head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned()))
     }
 
     /// A number among the replica's metrics; `None`: it is not there.

@@ -117,8 +117,10 @@ fn a_replica_without_an_api_server_is_healthy_and_not_ready() {
     let (cluster, scheduler) = Cluster::with_one_gpu_and_faults();
     cluster.wait_until("the replica is ready", |_| scheduler.ask("/readyz").0 == 200);
     cluster.server().set_out(true);
-    cluster.wait_until("the replica is not ready", |_| scheduler.ask("/readyz").0 == 503);
-    assert!(scheduler.ask("/readyz").1.contains("the API server has not answered"), "{:?}", scheduler.ask("/readyz"));
+    cluster.wait_until("the replica is not ready, and says why", |_| {
+        let (status, text) = scheduler.ask("/readyz");
+        status == 503 && text.contains("the API server has not answered")
+    });
     assert_eq!(scheduler.ask("/healthz").0, 200);
     cluster.server().set_out(false);
     cluster.wait_until("the replica is ready again", |_| scheduler.ask("/readyz").0 == 200);
