@@ -6,6 +6,7 @@
 //! of these devices.
 
 mod claim;
+mod counters;
 mod expression;
 mod extended;
 mod pools;
@@ -15,6 +16,7 @@ mod take;
 pub(crate) mod whole;
 
 pub(crate) use claim::{Ask, ClaimFacts, DevicesAsk, Link, Linked, RequestAsk, expressions};
+pub(crate) use counters::{CounterName, Counters, taken_by as counters_taken_by};
 pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implicit_resource, may_ask};
 pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, uuid};
 pub(crate) use reach::{Reach, only, selector};

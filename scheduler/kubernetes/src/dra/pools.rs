@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_scheduler_core::{Bytes, DeviceSpec, Health};
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice, ResourceSliceSpec};
 
+use super::counters::{self, Counters};
 use super::reach::Reach;
 use super::take::thousandths;
 use super::{DRIVER, MEMORY};
@@ -37,6 +38,8 @@ pub(crate) struct Pool {
     pub(crate) devices: BTreeMap<String, Device>,
     /// Where each of the devices can be used, if they are another driver's.
     pub(crate) reach: BTreeMap<String, Reach>,
+    /// What there is of the counters that its devices share, if they are another driver's.
+    pub(crate) counters: Counters,
     /// All slices are there, and agree with each other. Otherwise `devices` is what it was before, and nothing is given
     /// out.
     pub(crate) is_complete: bool,
@@ -127,15 +130,18 @@ impl Pools {
         let is_complete =
             slices.iter().all(|slice| usize::try_from(slice.pool.resource_slice_count) == Ok(slices.len()));
         let (mut devices, mut reach) = (BTreeMap::new(), BTreeMap::new());
-        let mut is_complete = is_complete;
+        let defined = if driver == DRIVER { Some(Counters::new()) } else { counters::defined(&slices) };
+        let mut is_complete = is_complete && defined.is_some();
+        let counters = defined.unwrap_or_default();
         let all = slices.iter().flat_map(|slice| slice.devices.iter().flatten().map(move |device| (slice, device)));
         for (slice, device) in all {
             is_complete &= devices.insert(device.name.clone(), device.clone()).is_none();
             if driver != DRIVER {
                 reach.insert(device.name.clone(), Reach::of(slice, device));
+                is_complete &= counters::taken_by(device).keys().all(|name| counters.contains_key(name));
             }
         }
-        Pool { node, devices, reach, is_complete }
+        Pool { node, devices, reach, counters, is_complete }
     }
 
     pub(crate) fn get(&self, key: &PoolKey) -> Option<&Pool> {
@@ -229,20 +235,15 @@ pub(crate) fn compared_value(driver: &str, device: &Device, attribute: &str) -> 
 pub(super) const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
 const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
 
-/// Whether a device can be given out: it needs nothing that is not supported.
+/// Whether a device of our driver can be given out: it needs nothing that is not supported of these devices.
 pub(super) fn is_given_out(device: &Device) -> bool {
-    unsupported_feature(device).is_none()
+    device.consumes_counters.as_ref().is_none_or(Vec::is_empty) && !has_conditions(device)
 }
 
-/// What a device of any driver needs that is not supported: counters that it shares with other devices, or conditions
-/// that its driver fulfils before a pod is bound.
-pub(super) fn unsupported_feature(device: &Device) -> Option<&'static str> {
+/// Whether a device's driver fulfils conditions before a pod is bound, which is not supported.
+pub(super) fn has_conditions(device: &Device) -> bool {
     let is_empty = |of: &Option<Vec<String>>| of.as_ref().is_none_or(Vec::is_empty);
-    if !device.consumes_counters.as_ref().is_none_or(Vec::is_empty) {
-        return Some("shared counters (consumesCounters)");
-    }
-    let has_conditions = !is_empty(&device.binding_conditions) || !is_empty(&device.binding_failure_conditions);
-    has_conditions.then_some("binding conditions (bindingConditions)")
+    !is_empty(&device.binding_conditions) || !is_empty(&device.binding_failure_conditions)
 }
 
 fn text<'a>(device: &'a Device, attribute: &str) -> Option<&'a str> {

@@ -7,7 +7,7 @@ use k8s_openapi::api::resource::v1::{Device, DeviceTaint, DeviceToleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::expression::Expression;
-use super::pools::{is_given_out, unsupported_feature};
+use super::pools::{has_conditions, is_given_out};
 use super::take::thousandths;
 use super::{CORE, DRIVER, MEMORY, Pool, PoolKey, Pools, Taken};
 
@@ -232,7 +232,8 @@ fn found(criteria: &Criteria, expressions: &[Expression], driver: &str, pool: &P
 fn unsupported_of_others(device: &Device) -> Option<&'static str> {
     let is_shared = device.allow_multiple_allocations == Some(true);
     let takes_of_node = device.node_allocatable_resource_mappings.as_ref().is_some_and(|of| !of.is_empty());
-    unsupported_feature(device)
+    has_conditions(device)
+        .then_some("binding conditions (bindingConditions)")
         .or(is_shared.then_some("consumable capacity (allowMultipleAllocations)"))
         .or((device.binds_to_node == Some(true)).then_some("binding to the node (bindsToNode)"))
         .or(takes_of_node.then_some("resources of the node (nodeAllocatableResourceMappings)"))
@@ -353,12 +354,10 @@ mod tests {
 
     #[test]
     fn what_other_drivers_devices_need_is_found_out() {
-        let counters = json!({"consumesCounters": [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]});
         let devices = [
             json!({"name": "plain"}),
             json!({"name": "tainted", "taints": [{"key": "broken", "effect": "NoExecute"}]}),
             json!({"name": "shared", "allowMultipleAllocations": true}),
-            device("counters", counters),
             json!({"name": "conditions", "bindingConditions": ["Ready"]}),
             json!({"name": "other", "attributes": {"left": {"bool": false}}}),
         ];
@@ -371,9 +370,7 @@ mod tests {
             [found("plain"), found("tainted"), found("other")],
             [Some(&Found::Usable), Some(&Found::Tainted), None]
         );
-        for (device, feature) in
-            [("shared", "consumable capacity"), ("counters", "shared counters"), ("conditions", "binding conditions")]
-        {
+        for (device, feature) in [("shared", "consumable capacity"), ("conditions", "binding conditions")] {
             let Some(Found::Unsupported(named)) = found(device) else { panic!("{device}: {:?}", found(device)) };
             assert!(named.contains(feature), "{named}");
         }

@@ -4,11 +4,16 @@
 //! Devices are numbered from 0. A request takes the first of its choices, and the first devices for it, with which the
 //! requests after it find devices, too.
 
+mod bounds;
+mod room;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::Comparison;
 
 use super::Linked;
+use bounds::{narrowed, twins, unservable};
+pub(crate) use room::Room;
 
 /// Devices that one claim can have, at most. The limit is Kubernetes'.
 const RESULTS_MAX: usize = 32;
@@ -84,13 +89,18 @@ pub(crate) struct Failure {
     pub(crate) is_given_up: bool,
 }
 
-/// Finds devices for all requests. The result is in the order of the requests. The search is given up after `trials_max`
-/// trials of a device.
+/// Finds devices for all requests, as far as there is room for them. The result is in the order of the requests. The
+/// search is given up after `trials_max` trials of a device.
 ///
 /// # Errors
 /// The requests cannot have devices together, or the search was given up.
-pub(crate) fn search(requests: &[Request], rules: &[Rule], trials_max: u32) -> Result<Vec<Given>, Failure> {
-    search_where(requests, rules, trials_max, &|_| true)
+pub(crate) fn search(
+    requests: &[Request],
+    rules: &[Rule],
+    room: &Room,
+    trials_max: u32,
+) -> Result<Vec<Given>, Failure> {
+    begin(requests, rules, room, trials_max, None)
 }
 
 /// Like [`search`], but `is_accepted` must also accept the result. It is asked each time that a further request has its
@@ -98,91 +108,47 @@ pub(crate) fn search(requests: &[Request], rules: &[Rule], trials_max: u32) -> R
 pub(crate) fn search_where(
     requests: &[Request],
     rules: &[Rule],
+    room: &Room,
     trials_max: u32,
     is_accepted: &dyn Fn(&[Given]) -> bool,
 ) -> Result<Vec<Given>, Failure> {
+    begin(requests, rules, room, trials_max, Some(is_accepted))
+}
+
+fn begin(
+    requests: &[Request],
+    rules: &[Rule],
+    room: &Room,
+    trials_max: u32,
+    is_accepted: Option<&dyn Fn(&[Given]) -> bool>,
+) -> Result<Vec<Given>, Failure> {
     let requests: Vec<Request> =
-        requests.iter().enumerate().map(|(place, request)| narrowed(place, request, rules)).collect();
-    if let Some(request) = unservable(&requests, rules) {
+        requests.iter().enumerate().map(|(place, request)| narrowed(place, request, rules, room)).collect();
+    if let Some(request) = unservable(&requests, rules, room) {
         return Err(Failure { request, is_given_up: false });
     }
-    let (given, used) = (Vec::new(), BTreeSet::new());
+    // What is not accepted with one device may be accepted with another one that is like it.
+    let twins = if is_accepted.is_none() { twins(&requests, rules, room) } else { BTreeMap::new() };
+    let (given, room) = (Vec::new(), room.clone());
     let mut search =
-        Search { requests: &requests, rules, trials_max, is_accepted, given, used, trials: 0, furthest: 0 };
+        Search { requests: &requests, rules, trials_max, is_accepted, twins, given, room, trials: 0, furthest: 0 };
     match search.serve_from(0) {
         true => Ok(search.given),
         false => Err(Failure { request: search.furthest, is_given_up: search.trials > trials_max }),
     }
 }
 
-/// The request without the devices that the rules rule out, whatever the other requests get.
-fn narrowed(place: usize, request: &Request, rules: &[Rule]) -> Request {
-    let of_choice = |(number, choice): (usize, &Choice)| {
-        let mut choice = choice.clone();
-        for rule in rules.iter().filter(|rule| rule.is_about(place, number)) {
-            let mut with_value: BTreeMap<usize, usize> = BTreeMap::new();
-            for value in choice.devices.iter().filter_map(|device| rule.value(*device)) {
-                *with_value.entry(value).or_default() += 1;
-            }
-            let is_enough = |value: usize| match rule.comparison {
-                Comparison::Same => with_value.get(&value).is_some_and(|devices| *devices >= choice.count),
-                Comparison::Distinct => with_value.len() >= choice.count,
-            };
-            choice.devices.retain(|device| rule.value(*device).is_some_and(is_enough));
-        }
-        choice
-    };
-    Request { claim: request.claim, choices: request.choices.iter().enumerate().map(of_choice).collect() }
-}
-
-/// The first request for which too few devices, or too few values of a rule, are left beside the requests before it,
-/// whichever devices are taken. `None`: the requests may be served together.
-fn unservable(requests: &[Request], rules: &[Rule]) -> Option<usize> {
-    // For each request, the devices that it takes at least.
-    let mut least = Vec::new();
-    for (place, request) in requests.iter().enumerate() {
-        let possible = request.choices.iter().filter(|choice| choice.devices.len() >= choice.count);
-        let Some(count) = possible.map(|choice| choice.count).min() else { return Some(place) };
-        least.push(count);
-    }
-    let all: BTreeSet<usize> =
-        requests.iter().flat_map(|request| &request.choices).flat_map(|choice| &choice.devices).copied().collect();
-    let of_rule = |rule: &Rule| {
-        let mut with_value: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        for (place, request) in requests.iter().enumerate() {
-            let linked = request.choices.iter().enumerate().filter(|(number, _)| rule.is_about(place, *number));
-            for device in linked.flat_map(|(_, choice)| choice.devices.iter().copied()) {
-                with_value.entry(rule.value(device)?).or_default().insert(device);
-            }
-        }
-        let room = match rule.comparison {
-            Comparison::Same => with_value.values().map(BTreeSet::len).max().unwrap_or(0),
-            Comparison::Distinct => with_value.len(),
-        };
-        let is_linked = |place: usize, request: &Request| (0..request.choices.len()).all(|of| rule.is_about(place, of));
-        let linked = requests.iter().zip(&least).enumerate().filter(|(place, (request, _))| is_linked(*place, request));
-        first_beyond(room, linked.map(|(place, (_, count))| (place, *count)))
-    };
-    first_beyond(all.len(), least.iter().copied().enumerate()).or_else(|| rules.iter().find_map(of_rule))
-}
-
-/// The first of these requests with which more is asked for than there is. `counts`: what each request asks for.
-fn first_beyond(room: usize, mut counts: impl Iterator<Item = (usize, usize)>) -> Option<usize> {
-    let mut asked = 0_usize;
-    counts.find_map(|(place, count)| {
-        asked = asked.saturating_add(count);
-        (asked > room).then_some(place)
-    })
-}
-
 struct Search<'a> {
     requests: &'a [Request],
     rules: &'a [Rule],
     trials_max: u32,
-    is_accepted: &'a dyn Fn(&[Given]) -> bool,
+    is_accepted: Option<&'a dyn Fn(&[Given]) -> bool>,
+    /// By device. Those without a number have no twin.
+    twins: BTreeMap<usize, usize>,
     /// What the requests up to the current one get, if the later ones find devices, too.
     given: Vec<Given>,
-    used: BTreeSet<usize>,
+    /// What is left beside that.
+    room: Room,
     trials: u32,
     furthest: usize,
 }
@@ -190,7 +156,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// Finds devices for the request at this place and for the requests after it. Returns whether it did.
     fn serve_from(&mut self, place: usize) -> bool {
-        if !(self.is_accepted)(&self.given) {
+        if self.is_accepted.is_some_and(|is_accepted| !is_accepted(&self.given)) {
             return false;
         }
         let Some(request) = self.requests.get(place) else { return true };
@@ -216,35 +182,41 @@ impl Search<'_> {
             return self.serve_from(place + 1);
         }
         let mut left = devices;
+        let mut in_vain: BTreeSet<usize> = BTreeSet::new();
         while let [device, rest @ ..] = left {
             if left.len() < missing {
                 return false;
+            }
+            left = rest;
+            let twin = self.twins.get(device).copied();
+            if twin.is_some_and(|twin| in_vain.contains(&twin)) {
+                continue;
             }
             self.trials += 1;
             if self.trials > self.trials_max {
                 return false;
             }
-            left = rest;
             if self.is_allowed(place, *device) {
                 self.give(*device);
                 if self.add_devices(place, rest, missing - 1) {
                     return true;
                 }
                 self.take_back(*device);
+                in_vain.extend(twin);
             }
         }
         false
     }
 
     fn give(&mut self, device: usize) {
-        self.used.insert(device);
+        self.room.give(device);
         if let Some(given) = self.given.last_mut() {
             given.devices.push(device);
         }
     }
 
     fn take_back(&mut self, device: usize) {
-        self.used.remove(&device);
+        self.room.take_back(device);
         if let Some(given) = self.given.last_mut() {
             given.devices.pop();
         }
@@ -263,205 +235,9 @@ impl Search<'_> {
                 Comparison::Distinct => others.all(|other| other != own),
             }
         };
-        !self.used.contains(&device) && self.rules.iter().filter(|rule| rule.is_about(place, choice)).all(keeps)
+        self.room.has(device) && self.rules.iter().filter(|rule| rule.is_about(place, choice)).all(keeps)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn request(claim: usize, choices: &[(usize, &[usize])]) -> Request {
-        let choice = |(count, devices): &(usize, &[usize])| Choice { count: *count, devices: devices.to_vec() };
-        Request { claim, choices: choices.iter().map(choice).collect() }
-    }
-
-    fn rule(linked: &[(usize, Option<usize>)], comparison: Comparison, values: &[&str]) -> Rule {
-        let linked = linked.iter().map(|(request, choice)| Linked { request: *request, choice: *choice });
-        let value = |text: &&str| (!text.is_empty()).then(|| (*text).to_owned());
-        Rule::new(linked.collect(), comparison, values.iter().map(value))
-    }
-
-    fn search(requests: &[Request], rules: &[Rule]) -> Result<Vec<Given>, Failure> {
-        super::search(requests, rules, TRIALS_MAX)
-    }
-
-    fn given(choice: usize, devices: &[usize]) -> Given {
-        Given { choice, devices: devices.to_vec() }
-    }
-
-    #[test]
-    fn a_later_request_makes_an_earlier_one_give_way() {
-        let requests = [request(0, &[(1, &[0, 1])]), request(0, &[(1, &[0])])];
-        assert_eq!(search(&requests, &[]), Ok(vec![given(0, &[1]), given(0, &[0])]));
-        let listed = [request(0, &[(2, &[0, 1]), (1, &[0, 1])]), request(1, &[(1, &[0])])];
-        assert_eq!(search(&listed, &[]), Ok(vec![given(1, &[1]), given(0, &[0])]));
-        let too_many = [request(0, &[(1, &[0, 1])]), request(0, &[(2, &[0, 1])])];
-        assert_eq!(search(&too_many, &[]), Err(Failure { request: 1, is_given_up: false }));
-    }
-
-    #[test]
-    fn rules_hold_for_the_choices_that_they_name() {
-        let requests = [request(0, &[(2, &[0, 1, 2, 3])])];
-        let same = rule(&[(0, None)], Comparison::Same, &["a", "b", "", "b"]);
-        assert_eq!(search(&requests, &[same]), Ok(vec![given(0, &[1, 3])]));
-        let distinct = rule(&[(0, None)], Comparison::Distinct, &["a", "a", "", "b"]);
-        assert_eq!(search(&requests, &[distinct]), Ok(vec![given(0, &[0, 3])]));
-        let listed = [request(0, &[(2, &[0, 1]), (2, &[0, 1])])];
-        let of_first = rule(&[(0, Some(0))], Comparison::Same, &["a", "b"]);
-        assert_eq!(search(&listed, &[of_first]), Ok(vec![given(1, &[0, 1])]));
-    }
-
-    #[test]
-    fn only_what_is_accepted_is_given() {
-        let requests = [request(0, &[(1, &[0, 1])]), request(0, &[(1, &[2, 3])])];
-        let but = |refused: [usize; 2]| {
-            super::search_where(&requests, &[], TRIALS_MAX, &|all: &[Given]| {
-                all.iter().flat_map(|given| &given.devices).zip(refused).filter(|(of, no)| *of == no).count() < 2
-            })
-        };
-        assert_eq!(but([0, 2]), Ok(vec![given(0, &[0]), given(0, &[3])]));
-        assert_eq!(but([0, 3]), Ok(vec![given(0, &[0]), given(0, &[2])]));
-        assert!(super::search_where(&requests, &[], TRIALS_MAX, &|all: &[Given]| all.len() < 2).is_err());
-    }
-
-    #[test]
-    fn a_claim_has_no_more_devices_than_kubernetes_lets_it() {
-        let all: Vec<usize> = (0..40).collect();
-        assert!(search(&[request(0, &[(32, &all)])], &[]).is_ok());
-        assert!(search(&[request(0, &[(33, &all)])], &[]).is_err());
-        assert!(search(&[request(0, &[(20, &all)]), request(0, &[(13, &all)])], &[]).is_err());
-        assert!(search(&[request(0, &[(20, &all)]), request(1, &[(13, &all)])], &[]).is_ok());
-    }
-
-    #[test]
-    fn a_search_that_takes_too_long_is_given_up() {
-        let all: Vec<usize> = (0..32).collect();
-        // One of each eighth is asked for, and those of two eighths exclude each other.
-        let eighths: Vec<String> = all.iter().map(|device| (device % 8).to_string()).collect();
-        let excluding =
-            |device: &usize| if device % 8 < 2 { "first two".to_owned() } else { format!("device {device}") };
-        let excluding: Vec<String> = all.iter().map(excluding).collect();
-        let distinct = |values: &[String]| {
-            let values: Vec<&str> = values.iter().map(String::as_str).collect();
-            rule(&[(0, None)], Comparison::Distinct, &values)
-        };
-        let failure = search(&[request(0, &[(8, &all)])], &[distinct(&eighths), distinct(&excluding)]).unwrap_err();
-        assert_eq!(failure, Failure { request: 0, is_given_up: true });
-    }
-
-    #[test]
-    fn what_cannot_be_served_is_refused_without_a_trial() {
-        let all: Vec<usize> = (0..64).collect();
-        let values: Vec<String> = all.iter().map(|device| (device % 8).to_string()).collect();
-        let values: Vec<&str> = values.iter().map(String::as_str).collect();
-        let both = [(0, None), (1, None)];
-        let rule = |comparison: Comparison| rule(&both, comparison, &values);
-        let request = |count: usize| request(0, &[(count, &all)]);
-        for (requests, rules, place) in [
-            (vec![request(9)], vec![rule(Comparison::Distinct)], 0),
-            (vec![request(5), request(4)], vec![rule(Comparison::Distinct)], 1),
-            (vec![request(9)], vec![rule(Comparison::Same)], 0),
-            (vec![request(1), request(8)], vec![rule(Comparison::Same)], 1),
-            (vec![request(65)], Vec::new(), 0),
-            (vec![request(32), Request { claim: 1, ..request(32) }, Request { claim: 2, ..request(1) }], Vec::new(), 2),
-        ] {
-            let failure = super::search(&requests, &rules, 0).unwrap_err();
-            assert_eq!(failure, Failure { request: place, is_given_up: false }, "{requests:?}");
-        }
-        assert!(search(&[request(8)], &[rule(Comparison::Distinct)]).is_ok());
-        assert!(search(&[request(1), request(7)], &[rule(Comparison::Same)]).is_ok());
-    }
-
-    /// All ways to take `count` different ones of these devices, in any order.
-    fn ways(count: usize, devices: &[usize]) -> Vec<Vec<usize>> {
-        if count == 0 {
-            return vec![Vec::new()];
-        }
-        let with = |first: &usize| {
-            let others: Vec<usize> = devices.iter().copied().filter(|device| device != first).collect();
-            ways(count - 1, &others).into_iter().map(move |rest| [vec![*first], rest].concat()).collect::<Vec<_>>()
-        };
-        devices.iter().flat_map(with).collect()
-    }
-
-    fn is_right(requests: &[Request], rules: &[Rule], given: &[Given]) -> bool {
-        let all: Vec<usize> = given.iter().flat_map(|given| given.devices.clone()).collect();
-        let is_whole = given.iter().zip(requests).all(|(given, request)| {
-            let choice = &request.choices[given.choice];
-            given.devices.len() == choice.count && given.devices.iter().all(|device| choice.devices.contains(device))
-        });
-        let keeps = |rule: &Rule| {
-            let is_linked = |of: &Linked| of.choice.is_none_or(|choice| given[of.request].choice == choice);
-            let linked: BTreeSet<usize> = rule
-                .linked
-                .iter()
-                .filter(|of| is_linked(of))
-                .flat_map(|of| given[of.request].devices.clone())
-                .collect();
-            let values: Vec<Option<usize>> = linked.iter().map(|device| rule.values[*device]).collect();
-            let different: BTreeSet<Option<usize>> = values.iter().copied().collect();
-            values.iter().all(|value| value.is_some())
-                && match rule.comparison {
-                    Comparison::Same => different.len() <= 1,
-                    Comparison::Distinct => different.len() == values.len(),
-                }
-        };
-        let different: BTreeSet<&usize> = all.iter().collect();
-        is_whole && different.len() == all.len() && rules.iter().all(keeps)
-    }
-
-    /// Whether there is a right way to serve all requests, found by trying all ways.
-    fn can_be_served(requests: &[Request], rules: &[Rule], before: &[Given]) -> bool {
-        let Some(request) = requests.get(before.len()) else { return is_right(requests, rules, before) };
-        request.choices.iter().enumerate().any(|(number, choice)| {
-            let with = |devices: Vec<usize>| [before.to_vec(), vec![Given { choice: number, devices }]].concat();
-            ways(choice.count, &choice.devices).into_iter().any(|way| can_be_served(requests, rules, &with(way)))
-        })
-    }
-
-    /// What the search finds is right, and the search finds something whenever trying all ways does.
-    #[test]
-    fn random_requests_get_devices_whenever_they_can() {
-        let mut state = 1_u64;
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state % below) as usize
-        };
-        let mut served = 0;
-        for case in 0..3_000 {
-            let devices = 1 + random(5);
-            let choice = |random: &mut dyn FnMut(u64) -> usize| Choice {
-                count: 1 + random(2),
-                devices: (0..devices).filter(|_| random(3) > 0).collect(),
-            };
-            let requests: Vec<Request> = (0..1 + random(3))
-                .map(|_| Request { claim: 0, choices: (0..1 + random(2)).map(|_| choice(&mut random)).collect() })
-                .collect();
-            let rules: Vec<Rule> = (0..random(3))
-                .map(|_| {
-                    let named: Vec<usize> = (0..requests.len()).filter(|_| random(3) > 0).collect();
-                    let linked = named.into_iter().map(|request| Linked {
-                        request,
-                        choice: (random(3) == 0).then(|| random(requests[request].choices.len() as u64)),
-                    });
-                    Rule {
-                        linked: linked.collect(),
-                        comparison: [Comparison::Same, Comparison::Distinct][random(2)],
-                        values: (0..devices).map(|_| Some(random(4)).filter(|value| *value < 3)).collect(),
-                    }
-                })
-                .collect();
-            let found = search(&requests, &rules);
-            if let Ok(given) = &found {
-                served += 1;
-                assert!(is_right(&requests, &rules, given), "case {case}: {given:?} for {requests:?} {rules:?}");
-            }
-            let can_be = can_be_served(&requests, &rules, &[]);
-            assert_eq!(found.is_ok(), can_be, "case {case}: {requests:?} {rules:?}");
-        }
-        assert!((500..2_500).contains(&served), "{served} cases say something");
-    }
-}
+mod tests;

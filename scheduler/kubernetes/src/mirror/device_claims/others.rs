@@ -7,17 +7,19 @@
 
 mod allocation;
 mod beside;
+mod owned;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Mirror;
-use super::{DeviceClaims, Name, names_of};
-use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, PoolKey, Reach, Selection, Whose};
+use super::{DeviceClaims, names_of};
+use crate::dra::{Ask, DRIVER, DevicesAsk, PoolKey, Selection, Whose};
 use crate::pod::PodFacts;
 
 pub(super) use allocation::{Asking, GivenOfOurs};
 use beside::Places;
+pub(super) use owned::Owner;
 
 /// When there are so many kinds, those that no pending pod is of are dropped before another one is added.
 const KINDS_KEPT: usize = 64;
@@ -64,15 +66,6 @@ pub(super) enum AskedOf {
     Ours,
     Others,
     Both,
-}
-
-/// What has a device.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Owner {
-    /// The device is allocated to this claim.
-    Claim(Name),
-    /// The device is kept for the pod with this UID, which is being bound.
-    Pod(String),
 }
 
 /// What pods that ask for the same have in common.
@@ -219,40 +212,6 @@ impl Mirror {
             known.all(|(node, places)| places.depend_on_room || *places == self.places_of(kind, node))
         })
     }
-
-    /// Notes the devices that a claim or pod has now. Where one has become free by this, or is not free any more, places
-    /// are counted again on the nodes that reach it.
-    pub(super) fn note_owned(&mut self, owner: Owner, devices: BTreeSet<DeviceId>) {
-        let changed = self.device_claims.others.note_owned(owner, devices);
-        if self.device_claims.others.kinds.is_empty() {
-            return;
-        }
-        let mut nodes = BTreeSet::new();
-        for (key, device) in &changed {
-            match self.device_claims.pools.get(key).and_then(|pool| pool.reach.get(device)) {
-                Some(Reach::Node(node)) => _ = nodes.insert(node.clone()),
-                Some(reach) => {
-                    let reached = self.nodes.iter().filter(|(name, node)| reach.includes(name, &node.facts.labels));
-                    nodes.extend(reached.map(|(name, _)| name.clone()));
-                }
-                None => {}
-            }
-        }
-        for node in nodes {
-            self.forget_places(&node);
-            self.changed_nodes.insert(node);
-        }
-    }
-
-    /// Keeps these devices for a pod that is being bound.
-    pub(in super::super) fn promise(&mut self, uid: &str, devices: BTreeSet<DeviceId>) {
-        self.note_owned(Owner::Pod(uid.to_owned()), devices);
-    }
-
-    /// Ends what is kept for a pod: the devices are allocated to its claims by now, or given back.
-    pub(in super::super) fn end_promise(&mut self, uid: &str) {
-        self.note_owned(Owner::Pod(uid.to_owned()), BTreeSet::new());
-    }
 }
 
 impl Others {
@@ -317,56 +276,9 @@ impl Others {
         }
         pods
     }
-
-    /// Notes the devices that a claim or pod has now. Returns those that have become free by this, and those that are not
-    /// free any more.
-    fn note_owned(&mut self, owner: Owner, devices: BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
-        let before = self.owned.remove(&owner).unwrap_or_default();
-        let mut changed = BTreeSet::new();
-        for device in before.difference(&devices) {
-            let Some(of_pool) = self.owners.get_mut(&device.0) else { continue };
-            let Some(owners) = of_pool.get_mut(&device.1) else { continue };
-            owners.remove(&owner);
-            if owners.is_empty() {
-                of_pool.remove(&device.1);
-                changed.insert(device.clone());
-            }
-            if of_pool.is_empty() {
-                self.owners.remove(&device.0);
-            }
-        }
-        for device in devices.difference(&before) {
-            let owners = self.owners.entry(device.0.clone()).or_default().entry(device.1.clone()).or_default();
-            if owners.is_empty() {
-                changed.insert(device.clone());
-            }
-            owners.insert(owner.clone());
-        }
-        if !devices.is_empty() {
-            self.owned.insert(owner, devices);
-        }
-        changed
-    }
-
-    fn owners(&self, pool: &PoolKey, device: &str) -> Option<&BTreeSet<Owner>> {
-        self.owners.get(pool)?.get(device)
-    }
 }
 
 impl DeviceClaims {
-    /// Why the allocation of a claim is wrong: one of its whole devices is allocated to another claim, too.
-    pub(super) fn held_twice(&self, claim: &ClaimFacts) -> Option<String> {
-        let results = claim.allocation.iter().flat_map(|allocation| &allocation.results);
-        let whole = results.filter(|result| result.driver != DRIVER && result.share_id.is_none());
-        let mut devices = whole.map(|of| ((of.driver.clone(), of.pool.clone()), of.device.clone()));
-        let is_claim = |owner: &&Owner| matches!(owner, Owner::Claim(_));
-        let is_twice = |(pool, device): &DeviceId| {
-            self.others.owners(pool, device).into_iter().flatten().filter(is_claim).nth(1).is_some()
-        };
-        let ((driver, pool), device) = devices.find(is_twice)?;
-        Some(format!("another claim was given the device {pool}/{device} of {driver}"))
-    }
-
     fn selection(&self, ask: &DevicesAsk) -> Result<&Selection, String> {
         let of_request = |why: String| format!("request {:?}: {why}", ask.name);
         let selection = self.selections.get(&self.criteria(ask).map_err(of_request)?.key());
@@ -435,13 +347,5 @@ impl DeviceClaims {
             )),
             None => Err("its devices are not looked for yet".to_owned()),
         }
-    }
-
-    /// The devices of other drivers that a claim has.
-    pub(super) fn others_held_by(&self, name: &Name) -> BTreeSet<DeviceId> {
-        let results = self.claims.get(name).and_then(|claim| claim.allocation.as_ref());
-        let results = results.into_iter().flat_map(|allocation| &allocation.results);
-        let others = results.filter(|result| result.driver != DRIVER);
-        others.map(|of| ((of.driver.clone(), of.pool.clone()), of.device.clone())).collect()
     }
 }

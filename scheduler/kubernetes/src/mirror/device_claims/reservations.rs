@@ -260,7 +260,7 @@ impl Mirror {
     pub(crate) fn has_too_much(&self, namespace: &str, name: &str) -> Option<String> {
         let claims = &self.device_claims;
         let claim = claims.claims.get(&(namespace.to_owned(), name.to_owned()))?;
-        if let Some(why) = claims.held_twice(claim) {
+        if let Some(why) = claims.given_too_often(claim) {
             return Some(why);
         }
         claims.parts_of(claim).into_iter().find_map(|(node, part)| {

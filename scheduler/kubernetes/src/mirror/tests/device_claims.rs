@@ -2,6 +2,7 @@
 
 mod allocation;
 mod both_drivers;
+mod counters;
 mod extended;
 mod given_back;
 mod other_drivers;

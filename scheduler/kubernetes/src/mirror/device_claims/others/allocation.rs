@@ -6,8 +6,11 @@ use k8s_openapi::api::resource::v1::{AllocationResult, DeviceAllocationResult, D
 
 use super::super::super::Mirror;
 use super::{DeviceId, PLACES_MAX};
-use crate::dra::whole::{self, Choice, Failure, Given, Request, Rule};
-use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value};
+use crate::dra::whole::{self, Choice, Failure, Given, Request, Room, Rule};
+use crate::dra::{
+    self, Ask, ClaimFacts, CounterName, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value,
+    counters_taken_by,
+};
 
 /// A claim that is to be allocated, and that asks other drivers for devices.
 pub(in super::super) struct Asking<'a> {
@@ -55,6 +58,10 @@ pub(super) struct Problem<'a> {
     devices: Vec<OnNode<'a>>,
     requests: Vec<Request>,
     rules: Vec<Rule>,
+    /// What is left beside all devices that are given out. It is numbered alike for all problems of a node.
+    pub(super) room: Room,
+    /// Pools with counters that devices on several nodes share.
+    spread_counters: BTreeSet<&'a PoolKey>,
 }
 
 /// A device that can be used on a node.
@@ -81,34 +88,30 @@ pub(super) struct Counted {
 }
 
 impl Problem<'_> {
-    /// How many pods that ask for this can get devices of other drivers beside those in `taken`, one after the other. Adds
-    /// what they get. Counting ends with the first search that is given up, after `trials_max` trials.
-    pub(super) fn count(&self, taken: &mut BTreeSet<DeviceId>, trials_max: u32) -> Counted {
-        let mut requests = self.requests.clone();
-        let without = |requests: &mut Vec<Request>, taken: &BTreeSet<usize>| {
-            for choice in requests.iter_mut().flat_map(|request| &mut request.choices) {
-                choice.devices.retain(|device| !taken.contains(device));
-            }
-        };
-        let numbers = (0..).zip(&self.devices).filter(|(_, device)| taken.contains(&device.id()));
-        without(&mut requests, &numbers.map(|(number, _)| number).collect());
+    /// How many pods that ask for this can get devices of other drivers, one after the other, as far as there is room.
+    /// Takes what they get out of `room`. Counting ends with the first search that is given up, after `trials_max` trials.
+    pub(super) fn count(&self, room: &mut Room, trials_max: u32) -> Counted {
         let mut pods = 0;
         while pods < PLACES_MAX {
-            let given = whole::search(&requests, &self.rules, trials_max);
+            let given = whole::search(&self.requests, &self.rules, room, trials_max);
             let Ok(given) = given else { return Counted { pods, is_ended: false } };
             pods += 1;
-            let given: BTreeMap<usize, &OnNode<'_>> = given
+            let given: Vec<(usize, &OnNode<'_>)> = given
                 .into_iter()
                 .flat_map(|given| given.devices)
                 .filter_map(|number| Some((number, self.devices.get(number).filter(|of| of.reach.is_some())?)))
                 .collect();
-            taken.extend(given.values().map(|device| device.id()));
-            if given.is_empty() || !given.values().all(|device| matches!(device.reach, Some(Reach::Node(_)))) {
+            given.iter().for_each(|(number, _)| room.give(*number));
+            if given.is_empty() || !given.iter().all(|(_, device)| self.is_for_one_node(device)) {
                 return Counted { pods, is_ended: true };
             }
-            without(&mut requests, &given.into_keys().collect());
         }
         Counted { pods, is_ended: true }
+    }
+
+    /// Whether a device can be used on this node alone, and so can all devices with which it shares counters.
+    fn is_for_one_node(&self, device: &OnNode<'_>) -> bool {
+        matches!(device.reach, Some(Reach::Node(_))) && !self.spread_counters.contains(device.pool)
     }
 
     /// The devices of our driver that each request has in the first way to serve all requests; `None`: there is no way.
@@ -124,7 +127,7 @@ impl Problem<'_> {
         };
         let all = |given: &[Given]| given.iter().map(ours).collect::<Vec<_>>();
         let is_accepted = |given: &[Given]| have_room(&all(given));
-        let given = whole::search_where(&self.requests, &self.rules, trials_max, &is_accepted).ok()?;
+        let given = whole::search_where(&self.requests, &self.rules, &self.room, trials_max, &is_accepted).ok()?;
         Some(all(&given))
     }
 }
@@ -145,6 +148,7 @@ impl Mirror {
         });
         let mut devices: Vec<OnNode<'_>> = devices.collect();
         let others = devices.len();
+        let (room, spread_counters) = self.room(&devices);
         // While slices of a pool are missing, it is not known which all devices are.
         let is_changing = claims.pools.others_on(node).any(|(_, pool)| !pool.is_complete);
         let mut requests: Vec<Request> = Vec::new();
@@ -185,7 +189,29 @@ impl Mirror {
             }));
             before += ask.requests.len();
         }
-        Some(Problem { devices, requests, rules })
+        Some(Problem { devices, requests, rules, room, spread_counters })
+    }
+
+    /// What is left of the counters from which these devices take, and the pools whose counters devices on several nodes
+    /// share.
+    fn room<'a>(&self, devices: &[OnNode<'a>]) -> (Room, BTreeSet<&'a PoolKey>) {
+        let claims = &self.device_claims;
+        let (mut room, mut spread) = (Room::default(), BTreeSet::new());
+        let mut stocks: BTreeMap<&PoolKey, BTreeMap<CounterName, usize>> = BTreeMap::new();
+        for (number, device) in devices.iter().enumerate() {
+            let Some(pool) = claims.pools.get(device.pool).filter(|pool| !pool.counters.is_empty()) else { continue };
+            let of_pool = stocks.entry(device.pool).or_insert_with(|| {
+                if pool.node.is_none() {
+                    spread.insert(device.pool);
+                }
+                let left = claims.counters_left(device.pool, pool).into_iter();
+                left.map(|(name, left)| (name, room.add_stock(left))).collect()
+            });
+            let taken = pool.devices.get(device.name).map(counters_taken_by).unwrap_or_default();
+            let taken = taken.into_iter().filter_map(|(name, amount)| Some((*of_pool.get(&name)?, amount)));
+            room.takes(number, taken.collect());
+        }
+        (room, spread)
     }
 
     /// How many devices a request asks for, and the free devices that will do.
@@ -218,7 +244,7 @@ impl Mirror {
         }
         let asked: Vec<Asked<'_>> = claims.iter().map(|of| self.decided_of(of, node)).collect();
         let problem = self.problem(&asked, node).ok_or_else(|| format!("there is no node {node} any more"))?;
-        let given = whole::search(&problem.requests, &problem.rules, whole::TRIALS_MAX);
+        let given = whole::search(&problem.requests, &problem.rules, &problem.room, whole::TRIALS_MAX);
         let mut given = given.map_err(|failure| self.without_devices(claims, failure, node))?.into_iter();
         let (mut allocations, mut taken) = (Vec::new(), BTreeSet::new());
         for Asking { ask, ours, .. } in claims {

@@ -135,21 +135,22 @@ impl Mirror {
             let all = combination.ours.iter().flat_map(|our| claims.ours_on(node, our.ask));
             by_values.insert(None, all.map(|of| (of.pool, of.name)).collect());
         }
-        let (mut free, mut is_ended, mut taken) = (0_u64, false, BTreeSet::new());
+        let (mut free, mut is_ended, mut left) = (0_u64, false, None);
         let mut groups = Vec::new();
         for devices in by_values.values() {
             let can_have =
                 |our: &Our<'_>, of: &OurDevice<'_>| our.links.is_empty() || devices.contains(&(of.pool, of.name));
             let asked = claims.asked(combination, node, can_have);
             let Some(problem) = self.problem(&asked, node) else { continue };
-            let is_first = taken.is_empty();
-            let counted = if is_ended { None } else { Some(problem.count(&mut taken, combination.trials_max())) };
+            let is_first = left.is_none();
+            let left = left.get_or_insert_with(|| problem.room.clone());
+            let counted = if is_ended { None } else { Some(problem.count(left, combination.trials_max())) };
             free = free.saturating_add(counted.as_ref().map_or(0, |counted| counted.pods));
             is_ended |= counted.as_ref().is_some_and(|counted| counted.is_ended);
             // Nothing is taken for the pods of the groups before: it is not known whether there will be any.
             let places = match counted.filter(|_| is_first) {
                 Some(counted) => counted.pods,
-                None => problem.count(&mut BTreeSet::new(), combination.trials_max()).pods,
+                None => problem.count(&mut problem.room.clone(), combination.trials_max()).pods,
             };
             if places > 0 {
                 groups.push((devices, places));

@@ -245,15 +245,11 @@ fn what_is_not_supported_of_other_drivers_is_named() {
     let mut world = with_nics(&[1]);
     let shared = json!([{"name": "s", "allowMultipleAllocations": true, "attributes": {"kind": {"string": "shared"}}}]);
     world.pool_of_nics("shared", json!({"nodeName": "n"}), shared);
-    let counters = json!([{"counterSet": "s", "counters": {"c": {"value": "1"}}}]);
-    let parts = json!([{"name": "p", "consumesCounters": counters, "attributes": {"kind": {"string": "part"}}}]);
-    world.pool_of_nics("parts", json!({"nodeName": "n"}), parts);
     let kind = |kind: &str| {
         let attributes = r#"device.attributes["nic.example.com"]"#;
         json!({"selectors": [{"cel": {"expression": format!("{attributes}.?kind.orValue(\"\") == {kind:?}")}}]})
     };
     world.pod_with_nic("shared", kind("shared"));
-    world.pod_with_nic("part", kind("part"));
     world.pod_with_nic("capacity", json!({"capacity": {"requests": {"bandwidth": "1"}}}));
     world.pod_with_nic("two", json!({"count": 2}));
     world.pod_with_nic("all", json!({"allocationMode": "All"}));
@@ -261,7 +257,6 @@ fn what_is_not_supported_of_other_drivers_is_named() {
     world.reconcile();
     for (name, text) in [
         ("shared", "consumable capacity"),
-        ("part", "shared counters"),
         ("capacity", "consumable capacity"),
         ("two", "does not support"),
         ("all", "does not support"),

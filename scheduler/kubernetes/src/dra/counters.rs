@@ -1,0 +1,42 @@
+//! Counters that the devices of a pool share: what there is of each, and what each device takes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::{Device, ResourceSliceSpec};
+
+use super::take::thousandths;
+
+/// A set of counters of a pool, and a counter in it.
+pub(crate) type CounterName = (String, String);
+
+/// The counters of a pool, in thousandths. An amount that is no quantity counts as none.
+pub(crate) type Counters = BTreeMap<CounterName, u128>;
+
+/// The counters that slices of a pool define; `None`: two of them define the same set.
+pub(super) fn defined(slices: &[&ResourceSliceSpec]) -> Option<Counters> {
+    let mut sets = BTreeSet::new();
+    let mut counters = Counters::new();
+    for set in slices.iter().flat_map(|slice| slice.shared_counters.iter().flatten()) {
+        if !sets.insert(&set.name) {
+            return None;
+        }
+        for (name, counter) in &set.counters {
+            let amount = thousandths(&counter.value.0).unwrap_or_default();
+            counters.insert((set.name.clone(), name.clone()), amount);
+        }
+    }
+    Some(counters)
+}
+
+/// What a device takes of its pool's counters, in thousandths. An amount that is no quantity counts as more than there
+/// is.
+pub(crate) fn taken_by(device: &Device) -> Counters {
+    let of_sets = device.consumes_counters.iter().flatten();
+    let amounts = of_sets.flat_map(|of| {
+        of.counters.iter().map(|(name, counter)| {
+            let amount = thousandths(&counter.value.0).unwrap_or(u128::MAX);
+            ((of.counter_set.clone(), name.clone()), amount)
+        })
+    });
+    amounts.collect()
+}

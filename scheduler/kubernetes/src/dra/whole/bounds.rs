@@ -1,0 +1,98 @@
+//! What can be ruled out before devices are tried.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::Comparison;
+
+use super::room::Amount;
+use super::{Choice, Request, Room, Rule};
+
+/// The request without the devices that are ruled out whatever the other requests get: by the rules, or because there
+/// is no room for them.
+pub(super) fn narrowed(place: usize, request: &Request, rules: &[Rule], room: &Room) -> Request {
+    let of_choice = |(number, choice): (usize, &Choice)| {
+        let mut choice = choice.clone();
+        choice.devices.retain(|device| room.has(*device));
+        for rule in rules.iter().filter(|rule| rule.is_about(place, number)) {
+            let mut with_value: BTreeMap<usize, usize> = BTreeMap::new();
+            for value in choice.devices.iter().filter_map(|device| rule.value(*device)) {
+                *with_value.entry(value).or_default() += 1;
+            }
+            let is_enough = |value: usize| match rule.comparison {
+                Comparison::Same => with_value.get(&value).is_some_and(|devices| *devices >= choice.count),
+                Comparison::Distinct => with_value.len() >= choice.count,
+            };
+            choice.devices.retain(|device| rule.value(*device).is_some_and(is_enough));
+        }
+        choice
+    };
+    Request { claim: request.claim, choices: request.choices.iter().enumerate().map(of_choice).collect() }
+}
+
+/// The first request for which too few devices, or too few values of a rule, are left beside the requests before it,
+/// whichever devices are taken. `None`: the requests may be served together.
+pub(super) fn unservable(requests: &[Request], rules: &[Rule], room: &Room) -> Option<usize> {
+    // For each request, the devices that it takes at least.
+    let mut least = Vec::new();
+    for (place, request) in requests.iter().enumerate() {
+        let is_possible = |choice: &&Choice| room.most(choice.devices.iter().copied()) >= choice.count;
+        let possible = request.choices.iter().filter(is_possible);
+        let Some(count) = possible.map(|choice| choice.count).min() else { return Some(place) };
+        least.push(count);
+    }
+    let all: BTreeSet<usize> =
+        requests.iter().flat_map(|request| &request.choices).flat_map(|choice| &choice.devices).copied().collect();
+    let of_rule = |rule: &Rule| {
+        let mut with_value: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        for (place, request) in requests.iter().enumerate() {
+            let linked = request.choices.iter().enumerate().filter(|(number, _)| rule.is_about(place, *number));
+            for device in linked.flat_map(|(_, choice)| choice.devices.iter().copied()) {
+                with_value.entry(rule.value(device)?).or_default().insert(device);
+            }
+        }
+        let most = match rule.comparison {
+            Comparison::Same => {
+                with_value.values().map(|devices| room.most(devices.iter().copied())).max().unwrap_or(0)
+            }
+            Comparison::Distinct => with_value.len(),
+        };
+        let is_linked = |place: usize, request: &Request| (0..request.choices.len()).all(|of| rule.is_about(place, of));
+        let linked = requests.iter().zip(&least).enumerate().filter(|(place, (request, _))| is_linked(*place, request));
+        first_beyond(most, linked.map(|(place, (_, count))| (place, *count)))
+    };
+    let most = room.most(all.into_iter());
+    first_beyond(most, least.iter().copied().enumerate()).or_else(|| rules.iter().find_map(of_rule))
+}
+
+/// The first of these requests with which more is asked for than there is. `counts`: what each request asks for.
+fn first_beyond(most: usize, mut counts: impl Iterator<Item = (usize, usize)>) -> Option<usize> {
+    let mut asked = 0_usize;
+    counts.find_map(|(place, count)| {
+        asked = asked.saturating_add(count);
+        (asked > most).then_some(place)
+    })
+}
+
+/// For each device the number of its *twins*: devices that can replace each other in every way to serve the requests. If a
+/// request cannot have one of them, it cannot have another one.
+pub(super) fn twins(requests: &[Request], rules: &[Rule], room: &Room) -> BTreeMap<usize, usize> {
+    type Likeness<'a> = (Vec<(usize, usize)>, Vec<Option<usize>>, &'a [Amount]);
+    let mut alike: BTreeMap<usize, Likeness<'_>> = BTreeMap::new();
+    for (place, request) in requests.iter().enumerate() {
+        for (number, choice) in request.choices.iter().enumerate() {
+            for device in &choice.devices {
+                let new = || {
+                    let values = rules.iter().map(|rule| rule.value(*device)).collect();
+                    (Vec::new(), values, room.amounts_of(*device))
+                };
+                alike.entry(*device).or_insert_with(new).0.push((place, number));
+            }
+        }
+    }
+    let mut numbers: BTreeMap<Likeness<'_>, usize> = BTreeMap::new();
+    let number = |(device, likeness)| {
+        let next = numbers.len();
+        (device, *numbers.entry(likeness).or_insert(next))
+    };
+    alike.into_iter().map(number).collect()
+}

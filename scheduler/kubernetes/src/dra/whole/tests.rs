@@ -1,0 +1,255 @@
+//! The search for devices, also compared with trying all ways.
+
+use super::*;
+
+fn request(claim: usize, choices: &[(usize, &[usize])]) -> Request {
+    let choice = |(count, devices): &(usize, &[usize])| Choice { count: *count, devices: devices.to_vec() };
+    Request { claim, choices: choices.iter().map(choice).collect() }
+}
+
+fn rule(linked: &[(usize, Option<usize>)], comparison: Comparison, values: &[&str]) -> Rule {
+    let linked = linked.iter().map(|(request, choice)| Linked { request: *request, choice: *choice });
+    let value = |text: &&str| (!text.is_empty()).then(|| (*text).to_owned());
+    Rule::new(linked.collect(), comparison, values.iter().map(value))
+}
+
+fn search(requests: &[Request], rules: &[Rule]) -> Result<Vec<Given>, Failure> {
+    super::search(requests, rules, &Room::default(), TRIALS_MAX)
+}
+
+fn given(choice: usize, devices: &[usize]) -> Given {
+    Given { choice, devices: devices.to_vec() }
+}
+
+#[test]
+fn a_later_request_makes_an_earlier_one_give_way() {
+    let requests = [request(0, &[(1, &[0, 1])]), request(0, &[(1, &[0])])];
+    assert_eq!(search(&requests, &[]), Ok(vec![given(0, &[1]), given(0, &[0])]));
+    let listed = [request(0, &[(2, &[0, 1]), (1, &[0, 1])]), request(1, &[(1, &[0])])];
+    assert_eq!(search(&listed, &[]), Ok(vec![given(1, &[1]), given(0, &[0])]));
+    let too_many = [request(0, &[(1, &[0, 1])]), request(0, &[(2, &[0, 1])])];
+    assert_eq!(search(&too_many, &[]), Err(Failure { request: 1, is_given_up: false }));
+}
+
+#[test]
+fn rules_hold_for_the_choices_that_they_name() {
+    let requests = [request(0, &[(2, &[0, 1, 2, 3])])];
+    let same = rule(&[(0, None)], Comparison::Same, &["a", "b", "", "b"]);
+    assert_eq!(search(&requests, &[same]), Ok(vec![given(0, &[1, 3])]));
+    let distinct = rule(&[(0, None)], Comparison::Distinct, &["a", "a", "", "b"]);
+    assert_eq!(search(&requests, &[distinct]), Ok(vec![given(0, &[0, 3])]));
+    let listed = [request(0, &[(2, &[0, 1]), (2, &[0, 1])])];
+    let of_first = rule(&[(0, Some(0))], Comparison::Same, &["a", "b"]);
+    assert_eq!(search(&listed, &[of_first]), Ok(vec![given(1, &[0, 1])]));
+}
+
+#[test]
+fn only_what_is_accepted_is_given() {
+    let requests = [request(0, &[(1, &[0, 1])]), request(0, &[(1, &[2, 3])])];
+    let but = |refused: [usize; 2]| {
+        super::search_where(&requests, &[], &Room::default(), TRIALS_MAX, &|all: &[Given]| {
+            all.iter().flat_map(|given| &given.devices).zip(refused).filter(|(of, no)| *of == no).count() < 2
+        })
+    };
+    assert_eq!(but([0, 2]), Ok(vec![given(0, &[0]), given(0, &[3])]));
+    assert_eq!(but([0, 3]), Ok(vec![given(0, &[0]), given(0, &[2])]));
+    assert!(super::search_where(&requests, &[], &Room::default(), TRIALS_MAX, &|all: &[Given]| all.len() < 2).is_err());
+}
+
+#[test]
+fn a_claim_has_no_more_devices_than_kubernetes_lets_it() {
+    let all: Vec<usize> = (0..40).collect();
+    assert!(search(&[request(0, &[(32, &all)])], &[]).is_ok());
+    assert!(search(&[request(0, &[(33, &all)])], &[]).is_err());
+    assert!(search(&[request(0, &[(20, &all)]), request(0, &[(13, &all)])], &[]).is_err());
+    assert!(search(&[request(0, &[(20, &all)]), request(1, &[(13, &all)])], &[]).is_ok());
+}
+
+#[test]
+fn a_search_that_takes_too_long_is_given_up() {
+    let all: Vec<usize> = (0..32).collect();
+    // One of each eighth is asked for, and those of two eighths exclude each other.
+    let eighths: Vec<String> = all.iter().map(|device| (device % 8).to_string()).collect();
+    let excluding = |device: &usize| if device % 8 < 2 { "first two".to_owned() } else { format!("device {device}") };
+    let excluding: Vec<String> = all.iter().map(excluding).collect();
+    let distinct = |values: &[String]| {
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        rule(&[(0, None)], Comparison::Distinct, &values)
+    };
+    let failure = search(&[request(0, &[(8, &all)])], &[distinct(&eighths), distinct(&excluding)]).unwrap_err();
+    assert_eq!(failure, Failure { request: 0, is_given_up: true });
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_without_a_trial() {
+    let all: Vec<usize> = (0..64).collect();
+    let values: Vec<String> = all.iter().map(|device| (device % 8).to_string()).collect();
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    let both = [(0, None), (1, None)];
+    let rule = |comparison: Comparison| rule(&both, comparison, &values);
+    let request = |count: usize| request(0, &[(count, &all)]);
+    for (requests, rules, place) in [
+        (vec![request(9)], vec![rule(Comparison::Distinct)], 0),
+        (vec![request(5), request(4)], vec![rule(Comparison::Distinct)], 1),
+        (vec![request(9)], vec![rule(Comparison::Same)], 0),
+        (vec![request(1), request(8)], vec![rule(Comparison::Same)], 1),
+        (vec![request(65)], Vec::new(), 0),
+        (vec![request(32), Request { claim: 1, ..request(32) }, Request { claim: 2, ..request(1) }], Vec::new(), 2),
+    ] {
+        let failure = super::search(&requests, &rules, &Room::default(), 0).unwrap_err();
+        assert_eq!(failure, Failure { request: place, is_given_up: false }, "{requests:?}");
+    }
+    assert!(search(&[request(8)], &[rule(Comparison::Distinct)]).is_ok());
+    assert!(search(&[request(1), request(7)], &[rule(Comparison::Same)]).is_ok());
+}
+
+/// All ways to take `count` different ones of these devices, in any order.
+fn ways(count: usize, devices: &[usize]) -> Vec<Vec<usize>> {
+    if count == 0 {
+        return vec![Vec::new()];
+    }
+    let with = |first: &usize| {
+        let others: Vec<usize> = devices.iter().copied().filter(|device| device != first).collect();
+        ways(count - 1, &others).into_iter().map(move |rest| [vec![*first], rest].concat()).collect::<Vec<_>>()
+    };
+    devices.iter().flat_map(with).collect()
+}
+
+/// What there is of each stock, and what each device takes of it.
+#[derive(Debug, Default)]
+struct Stocks {
+    amounts: Vec<u128>,
+    taken: Vec<Vec<u128>>,
+}
+
+impl Stocks {
+    fn room(&self) -> Room {
+        let mut room = Room::default();
+        let stocks: Vec<usize> = self.amounts.iter().map(|amount| room.add_stock(*amount)).collect();
+        for (device, taken) in self.taken.iter().enumerate() {
+            room.takes(device, stocks.iter().copied().zip(taken.iter().copied()).collect());
+        }
+        room
+    }
+
+    fn are_enough(&self, devices: &[usize]) -> bool {
+        let taken = |stock: usize| devices.iter().map(|device| self.taken[*device][stock]).sum::<u128>();
+        self.amounts.iter().enumerate().all(|(stock, amount)| taken(stock) <= *amount)
+    }
+}
+
+fn is_right(requests: &[Request], rules: &[Rule], stocks: &Stocks, given: &[Given]) -> bool {
+    let all: Vec<usize> = given.iter().flat_map(|given| given.devices.clone()).collect();
+    let is_whole = given.iter().zip(requests).all(|(given, request)| {
+        let choice = &request.choices[given.choice];
+        given.devices.len() == choice.count && given.devices.iter().all(|device| choice.devices.contains(device))
+    });
+    let keeps = |rule: &Rule| {
+        let is_linked = |of: &Linked| of.choice.is_none_or(|choice| given[of.request].choice == choice);
+        let linked: BTreeSet<usize> =
+            rule.linked.iter().filter(|of| is_linked(of)).flat_map(|of| given[of.request].devices.clone()).collect();
+        let values: Vec<Option<usize>> = linked.iter().map(|device| rule.values[*device]).collect();
+        let different: BTreeSet<Option<usize>> = values.iter().copied().collect();
+        values.iter().all(|value| value.is_some())
+            && match rule.comparison {
+                Comparison::Same => different.len() <= 1,
+                Comparison::Distinct => different.len() == values.len(),
+            }
+    };
+    let different: BTreeSet<&usize> = all.iter().collect();
+    is_whole && different.len() == all.len() && stocks.are_enough(&all) && rules.iter().all(keeps)
+}
+
+/// The first right way to serve all requests, found by trying all ways.
+fn first_way(requests: &[Request], rules: &[Rule], stocks: &Stocks, before: &[Given]) -> Option<Vec<Given>> {
+    let Some(request) = requests.get(before.len()) else {
+        return is_right(requests, rules, stocks, before).then(|| before.to_vec());
+    };
+    request.choices.iter().enumerate().find_map(|(number, choice)| {
+        let with = |devices: Vec<usize>| [before.to_vec(), vec![Given { choice: number, devices }]].concat();
+        let mut ways = ways(choice.count, &choice.devices).into_iter();
+        ways.find_map(|way| first_way(requests, rules, stocks, &with(way)))
+    })
+}
+
+/// The search finds what trying all ways finds first.
+#[test]
+fn random_requests_get_the_first_devices_that_they_can() {
+    let mut state = 1_u64;
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below) as usize
+    };
+    let mut served = 0;
+    for case in 0..3_000 {
+        let devices = 1 + random(5);
+        let choice = |random: &mut dyn FnMut(u64) -> usize| Choice {
+            count: 1 + random(2),
+            devices: (0..devices).filter(|_| random(3) > 0).collect(),
+        };
+        let requests: Vec<Request> = (0..1 + random(3))
+            .map(|_| Request { claim: 0, choices: (0..1 + random(2)).map(|_| choice(&mut random)).collect() })
+            .collect();
+        let rules: Vec<Rule> = (0..random(3))
+            .map(|_| {
+                let named: Vec<usize> = (0..requests.len()).filter(|_| random(3) > 0).collect();
+                let linked = named.into_iter().map(|request| Linked {
+                    request,
+                    choice: (random(3) == 0).then(|| random(requests[request].choices.len() as u64)),
+                });
+                Rule {
+                    linked: linked.collect(),
+                    comparison: [Comparison::Same, Comparison::Distinct][random(2)],
+                    values: (0..devices).map(|_| Some(random(4)).filter(|value| *value < 3)).collect(),
+                }
+            })
+            .collect();
+        let stocks: usize = random(3);
+        let stocks = Stocks {
+            amounts: (0..stocks).map(|_| 2 + random(5) as u128).collect(),
+            taken: (0..devices).map(|_| (0..stocks).map(|_| random(4) as u128).collect()).collect(),
+        };
+        let found = super::search(&requests, &rules, &stocks.room(), TRIALS_MAX);
+        let first = first_way(&requests, &rules, &stocks, &[]);
+        served += usize::from(first.is_some());
+        let found = found.inspect_err(|failure| assert!(!failure.is_given_up, "case {case}")).ok();
+        assert_eq!(found, first, "case {case}: {requests:?} {rules:?} {stocks:?}");
+    }
+    assert!((500..2_500).contains(&served), "{served} cases say something");
+}
+
+#[test]
+fn devices_take_from_common_stocks() {
+    let mut room = Room::default();
+    let slots = [7, 3].map(|slots| room.add_stock(slots));
+    // On the first stock a device of 4 and four of 1, on the second one two of 2.
+    for (device, stock, slots_taken) in [(0, 0, 4), (1, 0, 1), (2, 0, 1), (3, 0, 1), (4, 0, 1), (5, 1, 2), (6, 1, 2)] {
+        room.takes(device, vec![(slots[stock], slots_taken)]);
+    }
+    let all: Vec<usize> = (0..7).collect();
+    let search = |count: usize, trials_max: u32| {
+        super::search(&[request(0, &[(1, &[0, 5, 6])]), request(0, &[(count, &all)])], &[], &room, trials_max)
+    };
+    assert_eq!(search(4, TRIALS_MAX), Ok(vec![given(0, &[0]), given(0, &[1, 2, 3, 5])]));
+    assert_eq!(search(5, TRIALS_MAX), Err(Failure { request: 1, is_given_up: false }));
+    assert_eq!(search(6, 0), Err(Failure { request: 1, is_given_up: false }), "this is seen without a trial");
+}
+
+#[test]
+fn devices_that_are_alike_are_not_all_tried() {
+    // Of 24 slots 40 devices take one each, and one device takes 8.
+    let mut room = Room::default();
+    let slots = room.add_stock(24);
+    for device in 0..40 {
+        room.takes(device, vec![(slots, 1)]);
+    }
+    room.takes(40, vec![(slots, 8)]);
+    let small: Vec<usize> = (0..40).collect();
+    let search = |count: usize| {
+        super::search(&[request(0, &[(count, &small)]), request(1, &[(1, &[40])])], &[], &room, TRIALS_MAX)
+    };
+    assert!(search(16).is_ok());
+    assert_eq!(search(17), Err(Failure { request: 1, is_given_up: false }));
+}
