@@ -171,6 +171,10 @@ impl Engine {
                 collected.take(observation);
                 Ok(())
             }
+            (None, Observation::Together(all)) => {
+                let done = all.into_iter().map(|one| self.handle(now_ms, one));
+                done.fold(Ok(()), Result::and)
+            }
             (None, observation) => {
                 let done = self.take(observation);
                 self.issue_commands();

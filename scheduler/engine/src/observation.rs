@@ -52,6 +52,9 @@ pub enum Observation {
     BudgetRemoved(String, String),
     /// The levels of the topology are these from now on.
     Topology(Vec<String>),
+    /// These happened at the same moment, in this order. Nothing is decided between them, so room that one of them frees
+    /// and another one takes is never anybody else's. The first error is the answer.
+    Together(Vec<Observation>),
 }
 
 /// What a node says of itself.

@@ -67,6 +67,7 @@ impl Collected {
                 self.reports.remove(&node);
                 self.gone.insert(node);
             }
+            Observation::Together(all) => all.into_iter().for_each(|one| self.take(one)),
             // Nodes are asked again, and report their instances again.
             Observation::Synced | Observation::Heartbeat(_) | Observation::NodeLost(_) | Observation::Outcome(_) => {}
             configured => {

@@ -13,6 +13,7 @@ mod restarts;
 mod settings;
 mod several;
 mod strays;
+mod together;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
