@@ -30,7 +30,7 @@ use crate::serve::Shared;
 
 use family::Family;
 use follow::{Sight, follow};
-pub(crate) use follow::{WATCH_SECONDS, said};
+pub(crate) use follow::{WATCH_SECONDS, is_absent, said};
 
 /// The pause before a resource is watched again that the API server did not have for a moment.
 const AGAIN: Duration = Duration::from_secs(5);

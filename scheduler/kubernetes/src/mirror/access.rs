@@ -8,6 +8,8 @@ pub(crate) enum Access {
     Absent,
     /// The scheduler has no right to read them.
     Forbidden,
+    /// The API server does not say whether it has such a resource.
+    Unanswered,
     /// The mirror shows all of them.
     Read,
 }

@@ -168,7 +168,7 @@ impl Mirror {
                 "it names the ElasticGPUClaim {name:?}, and the scheduler has no right to read such claims; apply the \
                  scheduler's manifests"
             ),
-            Access::Absent => format!(
+            Access::Absent | Access::Unanswered => format!(
                 "it names the ElasticGPUClaim {name:?}, and this cluster has no such kind of object; apply the \
                  scheduler's manifests"
             ),

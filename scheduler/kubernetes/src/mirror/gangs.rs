@@ -132,10 +132,22 @@ impl Mirror {
             Some(Ok(of_gang)) => Ok(Some((gang, of_gang.clone()))),
             Some(Err(problem)) => Err(format!("it is in {full_name}: {problem}")),
             None => match self.gangs.access.get(&kind).copied().unwrap_or_default() {
-                Access::Read => Err(format!("it is in {full_name}, which does not exist")),
-                Access::Forbidden => Err(format!("it is in {full_name}, which the scheduler has no right to read")),
+                Access::Read => Err(format!(
+                    "it is in {full_name}, which does not exist; create that, or create the pod without it"
+                )),
+                Access::Forbidden => Err(format!(
+                    "it is in {full_name}, which the scheduler has no right to read; apply the scheduler's manifests, \
+                     which give it the right"
+                )),
+                Access::Unanswered => Err(format!(
+                    "it is in {full_name}, and the API server does not say whether it has such objects; see its log, or \
+                     that of the API service of this group"
+                )),
                 Access::Absent if kind.is_workload() => Ok(None),
-                Access::Absent => Err(format!("it is in {full_name}, and this cluster has no such kind of object")),
+                Access::Absent => Err(format!(
+                    "it is in {full_name}, and this cluster has no such kind of object; define the kind, or create the \
+                     pod without it"
+                )),
             },
         }
     }

@@ -134,9 +134,24 @@ impl Family {
         access: watch::Sender<Option<Access>>,
     ) {
         loop {
-            let version = served.borrow_and_update().as_ref().map(|served| self.version(served));
+            let (version, lacks_answers) = match served.borrow_and_update().as_ref() {
+                Some(served) => (Some(self.version(served)), served.lacks_answers(&self.group_versions())),
+                None => (None, false),
+            };
             match version {
-                Some(Some(version)) => self.follow(version, &client, &shared, &access).await,
+                Some(Some(version)) => {
+                    self.follow(version, &client, &shared, &access).await;
+                    // A new leader need not wait for a resource that is served by name only.
+                    let is_known = access.borrow().is_some();
+                    if !is_known {
+                        let (group, _, plurals) = self.address();
+                        let resources = plurals.join(", ");
+                        warn!(group, resources, "the API server names them, but does not have them; trying again");
+                        shared.change(|mirror| self.forget(mirror));
+                        access.send_replace(Some(Access::Absent));
+                    }
+                }
+                Some(None) if lacks_answers => self.is_unanswered(&shared, &access),
                 Some(None) if *access.borrow() != Some(Access::Absent) => {
                     self.say_absent();
                     shared.change(|mirror| self.forget(mirror));
@@ -148,6 +163,18 @@ impl Family {
             if served.changed().await.is_err() {
                 return;
             }
+        }
+    }
+
+    /// The API server does not say whether it has its resources. Without gangs a new leader can begin: the pods that are
+    /// in some wait. Without other resources it could decide wrongly, so it waits.
+    fn is_unanswered(self, shared: &Shared, access: &watch::Sender<Option<Access>>) {
+        let is_known = access.borrow().is_some();
+        if let Family::Gang(kind) = self
+            && !is_known
+        {
+            shared.change(|mirror| mirror.gangs_are(kind, Access::Unanswered));
+            access.send_replace(Some(Access::Unanswered));
         }
     }
 

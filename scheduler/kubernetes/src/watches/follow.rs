@@ -62,11 +62,10 @@ pub(super) async fn follow<S: Sight>(
             }
             Err(error) => error,
         };
-        let status = status_of(&error);
-        if status == Some(404) {
+        if is_absent(&error) {
             return;
         }
-        let is_refused = status == Some(403) && S::STARTS_WITHOUT_RIGHT && access.borrow().is_none();
+        let is_refused = status_of(&error) == Some(403) && S::STARTS_WITHOUT_RIGHT && access.borrow().is_none();
         if is_refused {
             shared.change(|mirror| sight.access(Access::Forbidden, mirror));
             access.send_replace(Some(Access::Forbidden));
@@ -127,6 +126,11 @@ fn cause(error: &watcher::Error) -> Option<&kube::Error> {
         | watcher::Error::WatchFailed(error) => Some(error),
         _ => None,
     }
+}
+
+/// Whether the API server has no such resource.
+pub(crate) fn is_absent(error: &watcher::Error) -> bool {
+    status_of(error) == Some(404)
 }
 
 /// The HTTP status of the answer.

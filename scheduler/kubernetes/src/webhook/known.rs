@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::queue::Queue;
 use crate::scheduling_policy::SchedulingPolicy;
-use crate::watches::{WATCH_SECONDS, said};
+use crate::watches::{WATCH_SECONDS, is_absent, said};
 
 /// The names of all objects of a kind; `None`: they are not known yet.
 type Names = Arc<RwLock<Option<BTreeSet<String>>>>;
@@ -72,6 +72,8 @@ async fn follow(objects: Api<DynamicObject>, names: &Names) {
                     names.remove(&name);
                 }
             }
+            // Where the kind is not defined any more, its objects are gone, too.
+            Err(error) if is_absent(&error) => *names.write() = Some(BTreeSet::new()),
             // Without the names only the warnings are missing.
             Err(error) => debug!(error = said(&error), "cannot watch what pods can name; trying again"),
         }

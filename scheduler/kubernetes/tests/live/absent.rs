@@ -89,3 +89,24 @@ fn claims_for_devices_are_watched_when_they_are_served() {
     cluster.server().set_absent(&[]);
     cluster.wait_until_bound(&["a", "b"]);
 }
+
+#[test]
+fn a_group_that_does_not_answer_holds_up_no_new_leader() {
+    let mut cluster = Cluster::with_faults();
+    let is_discovery = |path: &str| path.starts_with("/apis/jobset.x-k8s.io/") && path.matches('/').count() == 3;
+    cluster.server().set_fault(move |_, path| if is_discovery(path) { Fault::Refused } else { Fault::None });
+    cluster.node("n", 1);
+    let _scheduler = cluster.scheduler();
+    cluster.pod("a", 50, json!({}));
+    cluster.wait_until_bound(&["a"]);
+}
+
+#[test]
+fn a_resource_that_is_only_named_holds_up_no_new_leader() {
+    let mut cluster = Cluster::with_faults();
+    cluster.server().set_fault(|_, path| if path.ends_with("/jobsets") { Fault::NotFound } else { Fault::None });
+    cluster.node("n", 1);
+    let _scheduler = cluster.scheduler();
+    cluster.pod("a", 50, json!({}));
+    cluster.wait_until_bound(&["a"]);
+}

@@ -162,6 +162,9 @@ fn a_queue_that_is_not_there_is_warned_of_until_it_is() {
         json!({"apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "later"}, "spec": {}});
     world.cluster.objects.create(&QUEUES, "", queue);
     world.cluster.wait_until("there is no warning", |_| warnings(&labels).is_empty());
+    // With the kind all queues are gone.
+    world.cluster.server().set_absent(&[&QUEUES]);
+    world.cluster.wait_until("there is a warning again", |_| warnings(&labels) == [warned]);
 }
 
 #[test]

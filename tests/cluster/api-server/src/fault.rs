@@ -14,6 +14,8 @@ pub enum Fault {
     Refused,
     /// The request is not done: the client has no right to it.
     Forbidden,
+    /// The request is not done: there is no such resource.
+    NotFound,
     /// The request is done, but the client is told that it failed.
     AnswerLost,
     /// The request is done, and answered when another fault is chosen for it.

@@ -62,6 +62,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         Fault::None => handle(&shared, request).await,
         Fault::Refused => Err(Failure::unavailable()),
         Fault::Forbidden => Err(Failure::forbidden(request.uri().path())),
+        Fault::NotFound => Err(Failure::not_found(request.uri().path())),
         Fault::AnswerLost => handle(&shared, request).await.and(Err(Failure::unavailable())),
         Fault::AnswerHeld => {
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());

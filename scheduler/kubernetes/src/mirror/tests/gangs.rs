@@ -162,7 +162,7 @@ fn pods_wait_until_their_pod_group_is_there() {
     world.node("n", 2);
     world.pod("a", 100, in_pod_group("g"));
     world.reconcile();
-    assert!(world.why_waiting("a").contains("podgroups.scheduling.k8s.io/g, which does not exist"));
+    assert!(world.why_waiting("a").contains("podgroups.scheduling.k8s.io/g, which does not exist; create that"));
     world.gang(GangKind::Native, "g", gang_of(2));
     world.reconcile();
     assert!(world.why_waiting("a").contains("1 member"), "{}", world.why_waiting("a"));
@@ -333,7 +333,12 @@ fn a_pod_waits_for_a_workload_that_may_not_be_read() {
     let labels = json!({"leaderworkerset.sigs.k8s.io/name": "w", "leaderworkerset.sigs.k8s.io/group-index": "0"});
     world.pod("a", 100, json!({"metadata": {"labels": labels}}));
     world.reconcile();
-    assert!(world.why_waiting("a").contains("has no right to read"), "{}", world.why_waiting("a"));
+    let why = world.why_waiting("a");
+    assert!(why.contains("has no right to read; apply the scheduler's manifests"), "{why}");
+    world.mirror.gangs_are(GangKind::LeaderWorkerSet, Access::Unanswered);
+    world.reconcile();
+    let why = world.why_waiting("a");
+    assert!(why.contains("does not say whether it has such objects; see its log"), "{why}");
     world.mirror.gangs_are(GangKind::LeaderWorkerSet, Access::Absent);
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
