@@ -10,11 +10,11 @@ use aliquot_scheduler_core::{
 };
 use aliquot_scheduler_engine::DevicePart;
 
-use crate::elastic::Asked;
+use crate::elastic::{Asked, BoundPart};
 use crate::wanted::{self, Wanted};
 
 /// The attribute of a device that holds its UUID.
-const UUID: &str = "uuid";
+pub(crate) const UUID: &str = "uuid";
 /// The attribute of devices of an inventory, which are given out by a device plugin and not by claims.
 const BY_PLUGIN: &str = "given out by a device plugin";
 /// The attribute of a device that holds its MIG profile; empty for a whole GPU.
@@ -58,6 +58,8 @@ pub(crate) struct Ask {
     /// The models that will do; empty: any.
     pub(crate) models: BTreeSet<String>,
     pub(crate) attributes: BTreeMap<String, String>,
+    /// The part of a device that the container gets by its claim. Its room is kept for the claim already.
+    pub(crate) kept: Option<BoundPart>,
 }
 
 impl Reading {
@@ -70,12 +72,18 @@ impl Reading {
         let mut asks = Vec::new();
         for (index, container) in pod.containers.iter().enumerate() {
             let of_container = |why: String| format!("container {:?}: {why}", container.name);
+            let mut kept = None;
             let wish = match pod.elastic_gpu_claim(index) {
-                Some(claim) => self.claimed(pod, index, of_claim(claim).map_err(of_container)?).map(Some),
+                Some(claim) => {
+                    let asked = of_claim(claim).map_err(of_container)?;
+                    kept.clone_from(&asked.bound_to);
+                    self.claimed(pod, index, asked).map(Some)
+                }
                 None => self.spoken.translate(pod, index, &self.facts),
             };
             if let Some(wish) = wish.map_err(|refusal| of_container(refusal.to_string()))? {
-                asks.push(self.of_wish(&container.name, &wish).map_err(of_container)?);
+                let ask = self.of_wish(&container.name, &wish).map_err(of_container)?;
+                asks.push(Ask { kept, ..ask });
             }
         }
         Ok(asks)
@@ -85,7 +93,7 @@ impl Reading {
         let amounts = (asked.core_percent, asked.memory_bytes);
         let mut wish = self.spoken.translate_claim(pod, index, &self.facts, amounts)?;
         wish.constraints.models = asked.models;
-        wish.constraints.uuids = asked.bound_to.map(|(_, device)| device).into_iter().collect();
+        wish.constraints.uuids = asked.bound_to.map(|part| part.device).into_iter().collect();
         Ok(wish)
     }
 
@@ -134,7 +142,7 @@ impl Reading {
         }
         let count = u16::try_from(wish.devices).map_err(|_| format!("{} devices are too many", wish.devices))?;
         let devices = DeviceRequest { count, core: DeviceCore::new(core_percent * 10), memory };
-        Ok(Ask { container: container.to_owned(), devices, models: self.models_for(wish), attributes })
+        Ok(Ask { container: container.to_owned(), devices, models: self.models_for(wish), attributes, kept: None })
     }
 
     /// The models that a wish allows; empty: any.
@@ -255,8 +263,13 @@ pub(crate) fn decided<'a>(parts: impl Iterator<Item = &'a DecidedPart>) -> Vec<D
     parts.map(part).collect()
 }
 
-/// The decision that gives these containers so many of these parts each, in this order; `None`: there are no parts.
-pub(crate) fn decision(containers: &[(String, usize)], parts: &[DevicePart]) -> Option<Decision> {
+/// The decision that gives these containers so many of these parts each, in this order, and the kept parts to theirs;
+/// `None`: there are no parts.
+pub(crate) fn decision(
+    containers: &[(String, usize)],
+    parts: &[DevicePart],
+    kept: &[(String, DevicePart)],
+) -> Option<Decision> {
     let part = |part: &DevicePart| DecidedPart {
         uuid: part.uuid.clone(),
         core_thousandths: part.core.get(),
@@ -267,7 +280,8 @@ pub(crate) fn decision(containers: &[(String, usize)], parts: &[DevicePart]) -> 
         let parts: Vec<DecidedPart> = parts.by_ref().take(*count).collect();
         (!parts.is_empty()).then(|| (name.clone(), parts))
     };
-    let containers: BTreeMap<String, Vec<DecidedPart>> = containers.iter().filter_map(&mut of_container).collect();
+    let mut containers: BTreeMap<String, Vec<DecidedPart>> = containers.iter().filter_map(&mut of_container).collect();
+    containers.extend(kept.iter().map(|(name, of)| (name.clone(), vec![part(of)])));
     (!containers.is_empty()).then_some(Decision { containers })
 }
 
@@ -349,9 +363,9 @@ mod tests {
         let part =
             |uuid: &str, core| DevicePart { uuid: uuid.into(), core: DeviceCore::new(core), memory: Bytes::ZERO };
         let parts = [part("a", 300), part("b", 1000), part("c", 1000)];
-        let decision = decision(&containers, &parts).unwrap().to_string();
+        let decision = decision(&containers, &parts, &[]).unwrap().to_string();
         assert_eq!(decision, "c0=a/300/0;c2=b/1000/0,c/1000/0");
-        assert_eq!(super::decision(&[], &parts), None);
+        assert_eq!(super::decision(&[], &parts, &[]), None);
         let error = asked_by(&pod(&[&core("0")], &[])).unwrap_err();
         assert!(error.starts_with("container \"c0\": aliquot.dev/gpu-core is \"0\""), "{error}");
     }
@@ -398,7 +412,7 @@ mod tests {
         let part = |uuid: &str| DecidedPart { uuid: uuid.into(), core_thousandths: 300, memory_bytes: 8 * GIB };
         let parts = decided([part("a"), part("b")].iter());
         assert_eq!(requests_of(&parts), (request(2, 300, DeviceMemory::Bytes(Bytes::new(8 * GIB))), None));
-        let decided = decision(&[("main".to_owned(), 2)], &parts).unwrap();
+        let decided = decision(&[("main".to_owned(), 2)], &parts, &[]).unwrap();
         assert_eq!(decided.containers, BTreeMap::from([("main".to_owned(), vec![part("a"), part("b")])]));
         assert_eq!(requests_of(&[]), (DeviceRequest::default(), None));
     }

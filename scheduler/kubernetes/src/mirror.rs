@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{Claim, NodeSpec, Peers, QueueSpec};
-use aliquot_scheduler_engine::{Amounts, Generation, Observation};
+use aliquot_scheduler_engine::{Amounts, DevicePart, Generation, Observation};
 
 use crate::devices::Reading;
 use crate::node::NodeFacts;
@@ -79,6 +79,8 @@ pub(crate) struct Mirror {
     changed_pods: BTreeSet<String>,
     changed_nodes: BTreeSet<String>,
     told: Vec<Observation>,
+    /// The number of the first observation of `told` that happens at the same moment as those after it.
+    together_from: Option<usize>,
     /// What became of pods that other schedulers have asked to be bound.
     answers: Vec<(String, Result<(), String>)>,
 }
@@ -115,6 +117,8 @@ struct Told {
 struct Means {
     /// The containers that get the devices, and how many parts each, in the order of the parts.
     containers: Vec<(String, usize)>,
+    /// The containers that get parts whose room is kept for them, with these parts.
+    kept: Vec<(String, DevicePart)>,
     /// Claims for which volumes are to be made on the node first.
     volume_claims: Vec<String>,
     claimed: device_claims::Claimed,
@@ -130,6 +134,8 @@ struct Instance {
     /// The claims to which the devices are allocated, in the order of the parts; empty: the pod has them without
     /// claims.
     claims: Vec<device_claims::HeldClaim>,
+    /// Parts of devices that the pod has, and whose room is kept for them in any case. They are no part of the amounts.
+    kept: Vec<DevicePart>,
     /// The pod is bound. Otherwise it is not known yet whether it is.
     is_bound: bool,
 }
@@ -178,6 +184,7 @@ impl Mirror {
             changed_pods: BTreeSet::new(),
             changed_nodes: BTreeSet::new(),
             told: vec![Observation::Topology(topology.to_vec())],
+            together_from: None,
             answers: Vec::new(),
         }
     }
@@ -187,8 +194,8 @@ impl Mirror {
         self.read_inventories();
         self.look_at_volumes();
         self.look_at_device_claims();
-        self.look_at_elastic_gpus();
         self.tell_queues();
+        self.look_at_elastic_gpus();
         for uid in std::mem::take(&mut self.changed_pods) {
             self.tell_pod(&uid);
             self.elastic_gpu_claims_of_pod_are_due(&uid);
@@ -198,7 +205,22 @@ impl Mirror {
             self.tell_node(&name);
         }
         self.tell_gangs_gone();
-        std::mem::take(&mut self.told)
+        let mut told = std::mem::take(&mut self.told);
+        if let Some(first) = self.together_from.take() {
+            let at_once = told.split_off(first);
+            // The choice of another scheduler has an answer of its own.
+            let (chosen, at_once): (Vec<_>, Vec<_>) =
+                at_once.into_iter().partition(|of| matches!(of, Observation::ClaimOnNode(..)));
+            told.push(Observation::Together(at_once));
+            told.extend(chosen);
+        }
+        told.extend(self.take_asked());
+        told
+    }
+
+    /// What is told from now on until the end of this look happens at the same moment.
+    fn happens_together(&mut self) {
+        self.together_from.get_or_insert(self.told.len());
     }
 
     /// When pods were created, by UID, so that their waiting does not begin anew with each leader.
@@ -225,6 +247,15 @@ impl Mirror {
         self.changed_pods.extend(self.pods.keys().cloned());
         self.changed_nodes.extend(self.nodes.keys().cloned());
     }
+}
+
+/// A part of a device whose room is kept although no pod uses it now.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptPart {
+    /// What it is kept for: an `ElasticGPUClaim`, or an `ElasticGPU` without a claim.
+    pub(crate) of: String,
+    pub(crate) node: String,
+    pub(crate) part: DevicePart,
 }
 
 /// A pod that waits.

@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::{Instant, interval, timeout};
 use tracing::debug;
 
-use crate::mirror::{IllDevice, Mirror};
+use crate::mirror::{IllDevice, KeptPart};
 use crate::serve::Shared;
 use crate::telemetry::Written;
 
@@ -71,9 +71,9 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
         // Pods of which nothing was said yet come first, and then those of which something was said longest ago.
         let mut due: Vec<&About> = waiting.values().filter(|about| is_due(&about.uid)).collect();
         due.sort_by_key(|about| said_at.get(&about.uid).copied());
-        let ill = shared.read(Mirror::ill_devices);
+        let (ill, idle) = shared.read(|mirror| (mirror.ill_devices(), mirror.idle_parts()));
         for about in due.into_iter().take(AT_A_LOOK) {
-            let Some(said) = what_to_say(&view, about, &ill) else { continue };
+            let Some(said) = what_to_say(&view, about, &ill, &idle) else { continue };
             said_at.insert(about.uid.clone(), Instant::now());
             let is_said =
                 about.before.as_ref().is_some_and(|(reason, text)| *reason == said.reason && *text == said.text);
@@ -109,9 +109,6 @@ pub(crate) fn about_ill_devices(
     ill: &[IllDevice],
 ) -> Option<String> {
     let first = ill.first()?;
-    let claim = view.claim_id(uid).and_then(|id| view.cluster().claim(id))?;
-    let is_matter_of_room =
-        explanation.reasons.iter().any(|reason| matches!(reason.tier(), Tier::Device | Tier::Model | Tier::Size));
     let others = match ill.len() {
         1 => String::new(),
         2 => "; nor does another device".to_owned(),
@@ -119,7 +116,35 @@ pub(crate) fn about_ill_devices(
     };
     let IllDevice { node, uuid, problem } = first;
     let text = format!("device {uuid} of node {node} gets nothing new: {problem}{others}");
-    (is_matter_of_room && claim.request.device_count() > 0).then_some(text)
+    lacks_devices(view, uid, explanation).then_some(text)
+}
+
+/// What is said of parts whose room is kept though no pod uses them, for a pod that waits for room on devices.
+pub(crate) fn about_idle_parts(
+    view: &View,
+    uid: &ClaimUid,
+    explanation: &Explanation,
+    idle: &[KeptPart],
+) -> Option<String> {
+    let KeptPart { of, node, part } = idle.first()?;
+    let (bytes, percent) = (part.memory.get(), part.core.get() / 10);
+    let others = match idle.len() {
+        1 => String::new(),
+        all => format!("; so are {} other parts", all - 1),
+    };
+    let text = format!(
+        "{bytes} bytes and {percent} % of device {} of node {node} are kept for {of}, which no pod uses now{others}",
+        part.uuid
+    );
+    lacks_devices(view, uid, explanation).then_some(text)
+}
+
+/// Whether a pod waits for room on devices.
+fn lacks_devices(view: &View, uid: &ClaimUid, explanation: &Explanation) -> bool {
+    let is_matter_of_room =
+        explanation.reasons.iter().any(|reason| matches!(reason.tier(), Tier::Device | Tier::Model | Tier::Size));
+    let claim = view.claim_id(uid).and_then(|id| view.cluster().claim(id));
+    is_matter_of_room && claim.is_some_and(|claim| claim.request.device_count() > 0)
 }
 
 /// What is said of other drivers' devices, if a pod lacks them, with the tier of the reason that says so. `place`: the
@@ -132,7 +157,7 @@ pub(crate) fn about_other_devices(explanation: &Explanation, place: Option<&str>
 }
 
 /// What is to be said of a pod; `None`: nothing yet.
-fn what_to_say(view: &View, about: &About, ill: &[IllDevice]) -> Option<Said> {
+fn what_to_say(view: &View, about: &About, ill: &[IllDevice], idle: &[KeptPart]) -> Option<Said> {
     if let Some(problem) = &about.problem {
         return Some(Said { reason: NOT_SUPPORTED, text: problem.clone() });
     }
@@ -156,6 +181,7 @@ fn what_to_say(view: &View, about: &About, ill: &[IllDevice]) -> Option<Said> {
             let of_others = about_other_devices(&explanation, about.place.as_deref());
             reasons.extend(of_others.map(|(_, text)| text.to_owned()));
             reasons.extend(about_ill_devices(view, &uid, &explanation, ill));
+            reasons.extend(about_idle_parts(view, &uid, &explanation, idle));
             let help = changes_worth_saying(&explanation).next().map(|change| format!("; this would help: {change}"));
             let calls_for_nodes =
                 of_others.is_some() || explanation.reasons.iter().any(|reason| reason.calls_for_nodes());

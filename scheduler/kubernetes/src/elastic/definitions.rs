@@ -43,7 +43,7 @@ pub enum ReclaimPolicy {
     /// The part's object is deleted.
     #[default]
     Delete,
-    /// The part's object remains as a record until an administrator deletes it. It reserves nothing.
+    /// The part's object remains until an administrator deletes it. It keeps its room, and no other claim gets it.
     Retain,
 }
 
@@ -131,7 +131,7 @@ pub enum ElasticGpuClaimPhase {
     Lost,
 }
 
-/// A part of a device, bound to a claim. Only the scheduler creates it.
+/// A part of a device, for a claim. The scheduler creates it for a claim, or an administrator for claims to come.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "aliquot.dev",
@@ -141,7 +141,7 @@ pub enum ElasticGpuClaimPhase {
     derive = "PartialEq",
     plural = "elasticgpus",
     shortname = "egpu",
-    doc = "A part of a GPU that is bound to an ElasticGPUClaim, as a PersistentVolume is to its claim. The scheduler creates it.",
+    doc = "A part of a GPU for an ElasticGPUClaim, like a PersistentVolume. The scheduler creates it, or an administrator.",
     status = "ElasticGpuStatus",
     printcolumn = r#"{"name":"Core","type":"integer","jsonPath":".spec.capacity.core"}"#,
     printcolumn = r#"{"name":"Memory","type":"integer","jsonPath":".spec.capacity.memoryBytes"}"#,
@@ -153,7 +153,14 @@ pub enum ElasticGpuClaimPhase {
     printcolumn = r#"{"name":"Reclaim policy","type":"string","jsonPath":".spec.reclaimPolicy"}"#
 )]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "self == oldSelf", "message": "a part cannot be changed; delete its claim, and create another claim"}
+    {"rule": "self.capacity == oldSelf.capacity && self.nodeName == oldSelf.nodeName && self.device == oldSelf.device && \
+              self.model == oldSelf.model && self.elasticGPUClassName == oldSelf.elasticGPUClassName && \
+              self.reclaimPolicy == oldSelf.reclaimPolicy",
+     "message": "a part cannot be changed; create another one"},
+    {"rule": "!has(oldSelf.claimRef) || has(self.claimRef) && (self.claimRef == oldSelf.claimRef || \
+              oldSelf.claimRef.uid == '' && self.claimRef.namespace == oldSelf.claimRef.namespace && \
+              self.claimRef.name == oldSelf.claimRef.name)",
+     "message": "a part stays bound to its claim; create another part for another claim"}
 ]))]
 #[serde(rename_all = "camelCase")]
 pub struct ElasticGpuDefinition {
@@ -169,13 +176,15 @@ pub struct ElasticGpuDefinition {
     #[serde(default)]
     #[schemars(length(max = 253))]
     pub model: String,
-    /// The claim that the part is bound to.
-    pub claim_ref: ElasticGpuClaimReference,
-    /// The ElasticGPUClass that the claim named.
+    /// The claim that the part is bound to. If empty, the scheduler binds the part to a claim of the class that requests
+    /// no more than the part. An administrator can name a claim without its UID: then only that claim gets the part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claim_ref: Option<ElasticGpuClaimReference>,
+    /// The ElasticGPUClass of the claim.
     #[serde(rename = "elasticGPUClassName")]
     #[schemars(length(max = 253))]
     pub class: String,
-    /// The treatment of the part when its claim is deleted, from the class.
+    /// The treatment of the part when its claim is deleted. The scheduler takes it from the class.
     #[serde(default)]
     pub reclaim_policy: ReclaimPolicy,
 }
@@ -202,7 +211,8 @@ pub struct ElasticGpuClaimReference {
     /// The claim's name in its namespace.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// The claim's UID, which no later claim has.
+    /// The claim's UID, which no later claim has. If empty, the scheduler fills it in.
+    #[serde(default)]
     #[schemars(length(max = 253))]
     pub uid: String,
 }
@@ -215,18 +225,22 @@ pub struct ElasticGpuStatus {
     pub phase: ElasticGpuPhase,
     /// The reason of the phase, in a sentence.
     pub message: String,
+    /// Whether the room of the part on its device is reserved for it. It stays reserved until the ElasticGPU is deleted.
+    pub reserved: bool,
 }
 
 /// The phases of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ElasticGpuPhase {
-    /// The scheduler has not reported the phase yet.
+    /// The room of the part is not reserved yet.
     #[default]
     Pending,
+    /// The room is reserved, and no claim has the part yet.
+    Available,
     /// The claim has the part.
     Bound,
     /// The claim no longer exists.
     Released,
-    /// The node or the device no longer exists.
+    /// The device has no room for the part, or no longer exists.
     Failed,
 }

@@ -11,11 +11,14 @@ use tokio::time::{interval, timeout};
 use tracing::{debug, info};
 
 use super::{ElasticGpu, ElasticGpuClaim, Name, Step};
+use crate::mirror::Mirror;
 use crate::serve::Shared;
 use crate::telemetry::Written;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
+/// Looks after which the books are asked again for the room of parts that have none.
+const LOOKS_FOR_ROOM: u64 = 10;
 /// Writes at a look, at most. The writes of the last claim may exceed it by a few.
 const AT_A_LOOK: usize = 50;
 
@@ -27,10 +30,13 @@ const AT_A_LOOK: usize = 50;
 pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
     let mut looks = interval(LOOK);
     let mut last = None;
-    loop {
+    for look in 1_u64.. {
         looks.tick().await;
         if shared.fence.left().is_none() {
             continue;
+        }
+        if look.is_multiple_of(LOOKS_FOR_ROOM) {
+            shared.change(Mirror::look_for_room_again);
         }
         for (claim, steps) in due(&shared, &mut last) {
             for step in steps {
@@ -84,8 +90,13 @@ async fn carry_out(client: &Client, step: &Step) -> kube::Result<()> {
     match step {
         Step::Make(gpu) => {
             gpus.create(&PostParams::default(), gpu).await?;
-            let (of, node) = (&gpu.spec.claim_ref, &gpu.spec.node_name);
-            info!(claim = %format_args!("{}/{}", of.namespace, of.name), node, "a part was bound");
+            let of = gpu.spec.claim_ref.clone().unwrap_or_default();
+            info!(claim = %format_args!("{}/{}", of.namespace, of.name), node = gpu.spec.node_name, "a part was bound");
+        }
+        Step::Bind { gpu, resource_version, claim } => {
+            let patch = json!({"metadata": {"resourceVersion": resource_version}, "spec": {"claimRef": claim}});
+            gpus.patch(gpu, &params, &Patch::Merge(patch)).await?;
+            info!(gpu, claim = %format_args!("{}/{}", claim.namespace, claim.name), "a part was bound");
         }
         Step::Delete { gpu, uid } => {
             let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };

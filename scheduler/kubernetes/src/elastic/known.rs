@@ -1,23 +1,41 @@
 //! The classes, claims and parts that there are, and what they mean for a pod.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_dialects::quantity;
 use kube::ResourceExt;
 
 use super::{
-    ElasticGpu, ElasticGpuAmounts, ElasticGpuCapacity, ElasticGpuClaim, ElasticGpuClaimPhase, ElasticGpuClassDefinition,
+    ElasticGpu, ElasticGpuAmounts, ElasticGpuCapacity, ElasticGpuClaim, ElasticGpuClaimPhase, ElasticGpuClaimReference,
+    ElasticGpuClassDefinition,
 };
 
 /// A namespace, and the name of a claim in it.
 pub(crate) type Name = (String, String);
 
-/// The objects that the watches and the answers to writes have shown, by name.
+/// The objects that the watches have shown, by name, and what was decided about them.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) classes: BTreeMap<String, ElasticGpuClassDefinition>,
     pub(crate) claims: BTreeMap<Name, ElasticGpuClaim>,
-    pub(crate) gpus: BTreeMap<String, ElasticGpu>,
+    gpus: BTreeMap<String, ElasticGpu>,
+    /// The names of the parts of each claim, whether the claim is known or not; see [`subject_of`].
+    parts: BTreeMap<Name, BTreeSet<String>>,
+    /// What is known of the room of each part; a part that is not in it was not looked at yet.
+    pub(crate) rooms: BTreeMap<String, Room>,
+    /// Parts that are to be bound to claims, with these claims.
+    pub(crate) matches: BTreeMap<String, Name>,
+}
+
+/// Whether a part has its room on its device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// The books were asked for it.
+    Asked,
+    /// The books keep it for the part.
+    Kept,
+    /// The part has no room, for this reason.
+    None(String),
 }
 
 /// What a pod asks for by a claim.
@@ -28,8 +46,17 @@ pub(crate) struct Asked {
     pub(crate) memory_bytes: Option<u64>,
     /// The device's model contains one of these words; empty: any model will do.
     pub(crate) models: Vec<String>,
-    /// The node and the UUID of the device that the claim is bound to.
-    pub(crate) bound_to: Option<(String, String)>,
+    /// The part that the claim is bound to.
+    pub(crate) bound_to: Option<BoundPart>,
+}
+
+/// A part of a device that is bound to a claim. Its room is kept, so the claim's pods need none of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BoundPart {
+    pub(crate) node: String,
+    pub(crate) device: String,
+    pub(crate) core_percent: u32,
+    pub(crate) memory_bytes: u64,
 }
 
 /// Why a claim gives a pod nothing: in one word, and in a sentence.
@@ -40,16 +67,64 @@ pub(crate) struct Unmet {
 }
 
 impl Known {
-    /// The part that is bound to a claim.
+    pub(crate) fn show_gpu(&mut self, name: String, gpu: ElasticGpu) {
+        self.parts.entry(subject_of(&name, &gpu)).or_default().insert(name.clone());
+        self.gpus.insert(name, gpu);
+    }
+
+    pub(crate) fn forget_gpu(&mut self, name: &str) -> Option<ElasticGpu> {
+        let gpu = self.gpus.remove(name)?;
+        let subject = subject_of(name, &gpu);
+        if let Some(parts) = self.parts.get_mut(&subject) {
+            parts.remove(name);
+            if parts.is_empty() {
+                self.parts.remove(&subject);
+            }
+        }
+        Some(gpu)
+    }
+
+    pub(crate) fn gpu(&self, name: &str) -> Option<&ElasticGpu> {
+        self.gpus.get(name)
+    }
+
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = (&str, &ElasticGpu)> {
+        self.gpus.iter().map(|(name, gpu)| (name.as_str(), gpu))
+    }
+
+    /// All that parts are known for.
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = &Name> {
+        self.parts.keys()
+    }
+
+    /// The parts of a claim, of an earlier one of its name, or the part that has no claim.
+    pub(crate) fn parts_of<'a>(&'a self, subject: &Name) -> impl Iterator<Item = (&'a str, &'a ElasticGpu)> + use<'a> {
+        let parts = self.parts.get(subject).into_iter().flatten();
+        parts.filter_map(|name| Some((name.as_str(), self.gpus.get(name)?)))
+    }
+
+    /// The part that is bound to a claim. If several say so, the one that the claim's status names counts, or else the
+    /// one that was made for the claim.
     pub(crate) fn gpu_of(&self, claim: &ElasticGpuClaim) -> Option<&ElasticGpu> {
+        let uid = claim.metadata.uid.as_ref().filter(|uid| !uid.is_empty())?;
+        let said = claim.status.as_ref().and_then(|status| status.elastic_gpu.as_deref());
+        let own = gpu_name(uid);
+        let bound = self.parts_of(&name_of(claim)).filter(|(_, gpu)| bound_to(gpu).is_some_and(|of| of.uid == *uid));
+        bound.min_by_key(|(name, _)| (Some(*name) != said, *name != own, *name)).map(|(_, gpu)| gpu)
+    }
+
+    /// The object that has the name of the part which is to be made for a claim, but is not that claim's.
+    pub(super) fn in_the_way_of(&self, claim: &ElasticGpuClaim) -> Option<String> {
         let uid = claim.metadata.uid.as_ref()?;
-        self.gpus.get(&gpu_name(uid)).filter(|gpu| gpu.spec.claim_ref.uid == *uid)
+        let name = gpu_name(uid);
+        let is_other = self.gpus.get(&name).is_some_and(|gpu| bound_to(gpu).is_none_or(|of| of.uid != *uid));
+        is_other.then_some(name)
     }
 
     /// What a pod asks for by a claim. `is_there` says whether a node has a device.
     ///
     /// # Errors
-    /// The claim gives the pod nothing: its part is lost, its class is missing, or no valid amount is said.
+    /// The claim gives the pod nothing: its part is lost or has no room, its class is missing, or no valid amount is said.
     pub(crate) fn asked(&self, claim: &ElasticGpuClaim, is_there: impl Fn(&str, &str) -> bool) -> Result<Asked, Unmet> {
         if let Some(text) = self.loss_of(claim, is_there) {
             return Err(Unmet { reason: "Lost", text });
@@ -57,18 +132,45 @@ impl Known {
         if let Some(gpu) = self.gpu_of(claim) {
             // What the claim's and its class's words mean today has no say any more.
             let ElasticGpuCapacity { core, memory_bytes } = gpu.spec.capacity;
+            let core_percent = percent(core)?;
+            self.check_room(gpu)?;
+            let memory_bytes = u64::try_from(memory_bytes).unwrap_or(0);
+            let (node, device) = (gpu.spec.node_name.clone(), gpu.spec.device.clone());
             return Ok(Asked {
-                core_percent: Some(percent(core)?),
-                memory_bytes: Some(u64::try_from(memory_bytes).unwrap_or(0)),
+                core_percent: Some(core_percent),
+                memory_bytes: Some(memory_bytes),
                 models: Vec::new(),
-                bound_to: Some((gpu.spec.node_name.clone(), gpu.spec.device.clone())),
+                bound_to: Some(BoundPart { node, device, core_percent, memory_bytes }),
             });
+        }
+        if let Some((gpu, _)) = self.matches.iter().find(|(_, of)| **of == name_of(claim)) {
+            let text = format!("it is just being bound to the ElasticGPU {gpu:?}");
+            return Err(Unmet { reason: "Binding", text });
+        }
+        self.requested(claim)
+    }
+
+    /// What a claim requests that is not bound.
+    pub(super) fn requested(&self, claim: &ElasticGpuClaim) -> Result<Asked, Unmet> {
+        if let Some(name) = self.in_the_way_of(claim) {
+            let text = format!("another object has the name of its ElasticGPU, {name:?}; delete that ElasticGPU");
+            return Err(Unmet { reason: "NameTaken", text });
         }
         let class = self.class_of(claim)?;
         let own = &claim.spec.resources.requests;
         let amounts = if *own == ElasticGpuAmounts::default() { &class.default_requests } else { own };
         let (core_percent, memory_bytes) = read(amounts)?;
         Ok(Asked { core_percent, memory_bytes, models: class.models.clone(), bound_to: None })
+    }
+
+    fn check_room(&self, gpu: &ElasticGpu) -> Result<(), Unmet> {
+        let name = gpu.name_any();
+        let why = match self.rooms.get(&name) {
+            Some(Room::Kept) => return Ok(()),
+            Some(Room::None(why)) => why,
+            Some(Room::Asked) | None => "the scheduler is just looking for it",
+        };
+        Err(Unmet { reason: "NoRoom", text: format!("its ElasticGPU {name:?} has no room: {why}") })
     }
 
     pub(super) fn class_of(&self, claim: &ElasticGpuClaim) -> Result<&ElasticGpuClassDefinition, Unmet> {
@@ -100,7 +202,24 @@ impl Known {
     }
 }
 
-/// The name of the part of the claim with this UID.
+/// A claim's name.
+pub(super) fn name_of(claim: &ElasticGpuClaim) -> Name {
+    (claim.namespace().unwrap_or_default(), claim.name_any())
+}
+
+/// The claim that a part is bound to, or to which it was bound.
+pub(super) fn bound_to(gpu: &ElasticGpu) -> Option<&ElasticGpuClaimReference> {
+    gpu.spec.claim_ref.as_ref().filter(|of| !of.uid.is_empty())
+}
+
+/// The name of the claim that a part names. For a part that names none, its own name, without a namespace: no claim has
+/// such a name.
+pub(crate) fn subject_of(name: &str, gpu: &ElasticGpu) -> Name {
+    let named = gpu.spec.claim_ref.as_ref().map(|of| (of.namespace.clone(), of.name.clone()));
+    named.unwrap_or_else(|| (String::new(), name.to_owned()))
+}
+
+/// The name of the part that is made for the claim with this UID.
 pub(super) fn gpu_name(claim_uid: &str) -> String {
     format!("egpu-{claim_uid}")
 }

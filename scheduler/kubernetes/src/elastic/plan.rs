@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
-use super::known::{Known, Name, Unmet, gpu_name};
+use super::known::{Known, Name, Room, Unmet, bound_to, gpu_name};
 use super::{
     ElasticGpu, ElasticGpuCapacity, ElasticGpuClaim, ElasticGpuClaimPhase, ElasticGpuClaimReference,
     ElasticGpuClaimStatus, ElasticGpuDefinition, ElasticGpuPhase, ElasticGpuStatus, ReclaimPolicy,
@@ -49,6 +49,12 @@ pub(crate) enum Step {
     },
     /// Makes the ElasticGPU that a claim is to be bound to.
     Make(Box<ElasticGpu>),
+    /// Binds a part to a claim, if the part's object still has this version.
+    Bind {
+        gpu: String,
+        resource_version: String,
+        claim: ElasticGpuClaimReference,
+    },
     /// Deletes a part, if the object still has this UID.
     Delete {
         gpu: String,
@@ -58,19 +64,18 @@ pub(crate) enum Step {
     SayOfGpu(String, ElasticGpuStatus),
 }
 
-/// The writes that are due for a claim and the parts that were bound to a claim of this name. `used_by`: the pod that
-/// uses it. `is_there`: whether a node has a device.
-pub(crate) fn plan<'a>(
+/// The writes that are due for a claim and the parts that name a claim of this name, or for the part that names none.
+/// `used_by`: the pod that uses the claim. `is_there`: whether a node has a device.
+pub(crate) fn plan(
     known: &Known,
     claim: &Name,
-    parts: impl Iterator<Item = &'a ElasticGpu>,
     used_by: Option<&Use>,
     is_there: impl Fn(&str, &str) -> bool,
     now: Timestamp,
 ) -> Vec<Step> {
     let planner = Planner { known, used_by, is_there, now };
     let of_claim = known.claims.get(claim).map(|of| planner.of_claim(claim, of)).unwrap_or_default();
-    of_claim.into_iter().chain(parts.filter_map(|gpu| planner.of_gpu(gpu))).collect()
+    of_claim.into_iter().chain(known.parts_of(claim).filter_map(|(_, gpu)| planner.of_gpu(gpu))).collect()
 }
 
 struct Planner<'a, F> {
@@ -100,8 +105,13 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
         if is_leaving && used_by.is_none() {
             return steps;
         }
+        if let Some(bind) = self.to_bind(name, claim) {
+            steps.push(bind);
+            return steps;
+        }
         let given = used_by.and_then(|used| used.given.as_ref());
-        let to_make = given.filter(|_| self.known.gpu_of(claim).is_none()).and_then(|given| self.part(claim, given));
+        let has_none = self.known.gpu_of(claim).is_none() && self.known.in_the_way_of(claim).is_none();
+        let to_make = given.filter(|_| has_none).and_then(|given| self.part(claim, given));
         if let Some(part) = to_make {
             // The claim is called bound once the part is there: making it can fail.
             steps.push(Step::Make(Box::new(part)));
@@ -112,6 +122,17 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
             steps.push(Step::SayOfClaim(name.clone(), Box::new(status)));
         }
         steps
+    }
+
+    /// Binds a part that was made before to the claim, if it is the claim's match.
+    fn to_bind(&self, name: &Name, claim: &ElasticGpuClaim) -> Option<Step> {
+        let (gpu, _) = self.known.matches.iter().find(|(_, of)| *of == name)?;
+        let of_gpu = self.known.gpu(gpu).filter(|gpu| bound_to(gpu).is_none())?;
+        Some(Step::Bind {
+            gpu: gpu.clone(),
+            resource_version: of_gpu.resource_version().unwrap_or_default(),
+            claim: reference_to(claim)?,
+        })
     }
 
     /// The `ElasticGPU` to make: the part that the claim's pod has, bound to the claim.
@@ -128,11 +149,7 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
             node_name: given.node.clone(),
             device: given.device.clone(),
             model: given.model.clone(),
-            claim_ref: ElasticGpuClaimReference {
-                namespace: claim.namespace().unwrap_or_default(),
-                name: claim.name_any(),
-                uid: uid.clone(),
-            },
+            claim_ref: reference_to(claim),
             class: claim.spec.class.clone(),
             reclaim_policy,
         };
@@ -146,6 +163,7 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
         let gpu = self.known.gpu_of(claim);
         let (phase, reason, text) = match (gpu, unmet) {
             (_, Some(Unmet { reason: reason @ "Lost", text })) => (ElasticGpuClaimPhase::Lost, reason, text),
+            (Some(_), Some(Unmet { reason: reason @ "NoRoom", text })) => (ElasticGpuClaimPhase::Pending, reason, text),
             // A bound claim stays bound when its class is deleted.
             (Some(_), _) => {
                 let text = used_by.map_or_else(String::new, |used| format!("pod {} has it", used.pod));
@@ -168,32 +186,73 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
     }
 
     fn of_gpu(&self, gpu: &ElasticGpu) -> Option<Step> {
-        let claim_ref = &gpu.spec.claim_ref;
-        let name = (claim_ref.namespace.clone(), claim_ref.name.clone());
-        let is_wanted = match self.known.claims.get(&name) {
-            // The pod that uses a later claim of the same name does not have this part.
-            Some(claim) if claim.uid().as_ref() != Some(&claim_ref.uid) => false,
-            Some(claim) if claim.metadata.deletion_timestamp.is_none() => true,
-            _ => self.used_by.is_some(),
-        };
-        let (node, device) = (&gpu.spec.node_name, &gpu.spec.device);
-        let status = if is_wanted {
-            match (self.is_there)(node, device) {
-                true => ElasticGpuStatus { phase: ElasticGpuPhase::Bound, message: String::new() },
-                false => ElasticGpuStatus {
-                    phase: ElasticGpuPhase::Failed,
-                    message: format!("the device {device} is not on node {node}"),
-                },
-            }
-        } else if gpu.spec.reclaim_policy == ReclaimPolicy::Delete {
+        if !self.is_wanted(gpu) && gpu.spec.reclaim_policy == ReclaimPolicy::Delete {
             let is_leaving = gpu.metadata.deletion_timestamp.is_some();
             return (!is_leaving).then(|| Step::Delete { gpu: gpu.name_any(), uid: gpu.uid().unwrap_or_default() });
-        } else {
-            let message = "its claim was deleted; it holds nothing, and can be deleted".to_owned();
-            ElasticGpuStatus { phase: ElasticGpuPhase::Released, message }
-        };
+        }
+        let status = self.status_of_gpu(gpu);
         (gpu.status.as_ref() != Some(&status)).then(|| Step::SayOfGpu(gpu.name_any(), status))
     }
+
+    /// Whether a part has its claim still, or never had one.
+    fn is_wanted(&self, gpu: &ElasticGpu) -> bool {
+        let Some(of) = bound_to(gpu) else { return true };
+        match self.known.claims.get(&(of.namespace.clone(), of.name.clone())) {
+            // The pod that uses a later claim of the same name does not have this part.
+            Some(claim) if claim.uid().as_ref() != Some(&of.uid) => false,
+            Some(claim) if claim.metadata.deletion_timestamp.is_none() => true,
+            _ => self.used_by.is_some(),
+        }
+    }
+
+    fn status_of_gpu(&self, gpu: &ElasticGpu) -> ElasticGpuStatus {
+        let (node, device) = (&gpu.spec.node_name, &gpu.spec.device);
+        let was_reserved = gpu.status.as_ref().is_some_and(|status| status.reserved);
+        let is_released = !self.is_wanted(gpu);
+        if !(self.is_there)(node, device) && !is_released {
+            // The room is the part's again when the device is back.
+            let message = format!("the device {device} is not on node {node}");
+            return ElasticGpuStatus { phase: ElasticGpuPhase::Failed, message, reserved: was_reserved };
+        }
+        let room = self.known.rooms.get(&gpu.name_any());
+        let reserved = match room {
+            Some(Room::Kept) => true,
+            Some(Room::None(_)) => was_reserved && !(self.is_there)(node, device),
+            Some(Room::Asked) | None => was_reserved,
+        };
+        let (phase, message) = match room {
+            _ if is_released => {
+                let keeps = if reserved { "it keeps its room until it is deleted" } else { "it can be deleted" };
+                (ElasticGpuPhase::Released, format!("its claim was deleted; {keeps}"))
+            }
+            Some(Room::Kept) if bound_to(gpu).is_some() => (ElasticGpuPhase::Bound, String::new()),
+            Some(Room::Kept) => (ElasticGpuPhase::Available, self.waits_for(gpu)),
+            Some(Room::None(why)) => (ElasticGpuPhase::Failed, why.clone()),
+            Some(Room::Asked) | None => (ElasticGpuPhase::Pending, String::new()),
+        };
+        ElasticGpuStatus { phase, message, reserved }
+    }
+
+    /// What a part waits for that names a claim without its UID.
+    fn waits_for(&self, gpu: &ElasticGpu) -> String {
+        let Some(of) = &gpu.spec.claim_ref else { return String::new() };
+        let name = (of.namespace.clone(), of.name.clone());
+        let claim = format!("ElasticGPUClaim {}/{}", of.namespace, of.name);
+        match self.known.claims.get(&name) {
+            None => format!("it waits for the {claim}, which does not exist"),
+            Some(_) if self.known.matches.contains_key(&gpu.name_any()) => String::new(),
+            Some(known) if self.known.gpu_of(known).is_some() => {
+                format!("the {claim} is bound to another part; delete this one")
+            }
+            Some(_) => format!("the {claim} requests more, or is of another class; create one that fits"),
+        }
+    }
+}
+
+/// A reference to this claim, and to no later one of its name.
+fn reference_to(claim: &ElasticGpuClaim) -> Option<ElasticGpuClaimReference> {
+    let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+    Some(ElasticGpuClaimReference { namespace, name, uid: claim.uid()? })
 }
 
 #[cfg(test)]

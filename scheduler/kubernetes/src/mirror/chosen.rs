@@ -72,7 +72,9 @@ impl Mirror {
 
     /// The engine does not place a pod on the node that was chosen for it.
     pub(crate) fn choice_refused(&mut self, uid: &str, why: String) {
-        self.answer_choice(uid, Err(why));
+        if !self.room_refused(uid, &why) {
+            self.answer_choice(uid, Err(why));
+        }
     }
 
     /// The other scheduler no longer waits for a pod to be bound. Returns whether its request was withdrawn: a binding
@@ -136,6 +138,7 @@ impl Mirror {
             // The books know a pod's ports once the pod is seen. Until then the other scheduler counts them.
             None => amounts.counted.retain(|name, _| !crate::resources::is_port(name)),
         }
+        self.constrain_by_elastic_gpus(facts, &mut constraints)?;
         // Its claims are not read: it counts only that there are some.
         let claimed = Claimed { has_ours: !facts.claims.is_empty(), ..Claimed::default() };
         self.with_devices(facts, amounts, constraints, Means { claimed, ..Means::default() })
@@ -146,7 +149,7 @@ impl Mirror {
     /// # Errors
     /// Why such a pod gets no devices anywhere.
     pub(crate) fn claim_of_chosen(&self, facts: &PodFacts) -> Result<Option<Claim>, String> {
-        let (request, _) = self.request_of_chosen(facts, None)?;
+        let (request, means) = self.request_of_chosen(facts, None)?;
         let claim = Claim {
             name: facts.full_name(),
             namespace: facts.namespace.clone(),
@@ -156,7 +159,7 @@ impl Mirror {
             request,
             ..Claim::default()
         };
-        Ok((claim.request.devices.count > 0).then_some(claim))
+        Ok((claim.request.devices.count > 0 || !means.kept.is_empty()).then_some(claim))
     }
 }
 

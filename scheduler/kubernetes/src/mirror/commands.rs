@@ -62,13 +62,18 @@ impl Mirror {
                     generation,
                     amounts,
                     claims: Vec::new(),
+                    kept: Vec::new(),
                     is_bound: false,
                 };
+                if self.start_part(claim.as_str(), &start) {
+                    return None;
+                }
                 self.start(claim.as_str(), start)
             }
             Order::Stop { claim, instance, generation, .. } => {
                 let stop = Instance { generation: instance, ..nothing_on(&node, session) };
-                if let Some(answer) = self.answer_about_holder(claim.as_str()) {
+                let of_part = self.answer_about_part(claim.as_str(), instance);
+                if let Some(answer) = of_part.or_else(|| self.answer_about_holder(claim.as_str())) {
                     self.tell_outcome(claim.as_str(), &stop, generation, answer);
                     return None;
                 }
@@ -120,7 +125,8 @@ impl Mirror {
         };
         let Starting { reservations, held, others } = starting;
         start.claims = held;
-        let decision = devices::decision(&told.means.containers, &start.amounts.devices);
+        start.kept = told.means.kept.iter().map(|(_, part)| part.clone()).collect();
+        let decision = devices::decision(&told.means.containers, &start.amounts.devices, &told.means.kept);
         let binding = Binding {
             uid: uid.to_owned(),
             namespace: facts.namespace.clone(),
@@ -253,6 +259,7 @@ fn nothing_on(node: &NodeName, session: u64) -> Instance {
         generation: Generation::default(),
         amounts: Default::default(),
         claims: Vec::new(),
+        kept: Vec::new(),
         is_bound: false,
     }
 }

@@ -1,15 +1,21 @@
 //! Claims for parts of devices: which pods name each claim, which pod uses it, and what that pod asks for by it.
 
+mod rooms;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use aliquot_api_server::InventoryDevice;
 use aliquot_dialects::{ELASTIC_GPU_CLAIM, Pod as Words};
 use aliquot_scheduler_core::Constraints;
+use aliquot_scheduler_engine::Observation;
 use jiff::Timestamp;
 
 use super::chosen::only_on;
 use super::{Access, Mirror};
-use crate::elastic::{self, Asked, ElasticGpu, ElasticGpuClaim, ElasticGpuClassDefinition, Given, Name, Step, Use};
+use crate::elastic::{
+    self, Asked, ElasticGpu, ElasticGpuClaim, ElasticGpuClassDefinition, Given, Name, Step, Use, subject_of,
+};
 use crate::placement;
 use crate::pod::PodFacts;
 
@@ -20,11 +26,15 @@ pub(super) struct ElasticGpus {
     known: elastic::Known,
     /// The pods that name each claim, whether it is known or not.
     users: BTreeMap<Name, BTreeSet<String>>,
-    /// By claim, whether it is known or not: the names of the parts that are bound to it, or to an earlier one.
-    parts: BTreeMap<Name, BTreeSet<String>>,
-    /// By node, the claims with parts on it.
-    on_node: BTreeMap<String, BTreeSet<Name>>,
-    /// Claims for which something has changed: themselves, their class, their part, its node, or the pods that name
+    /// What the books were told of parts, by the part's name.
+    told: BTreeMap<String, rooms::Told>,
+    /// Questions for room, which the books have not heard yet.
+    asked: Vec<Observation>,
+    /// By node, the parts that name it.
+    on_node: BTreeMap<String, BTreeSet<String>>,
+    /// Parts of which the room is to be looked at again.
+    changed_parts: BTreeSet<String>,
+    /// Claims, or parts without a claim, for which something has changed: themselves, their class, their part, its node, or the pods that name
     /// them. These pods are to be looked at again.
     changed: BTreeSet<Name>,
     /// Claims for which something has changed since their writes were planned.
@@ -39,8 +49,8 @@ impl Mirror {
     pub(crate) fn elastic_gpu_claims_are(&mut self, access: Access) {
         if std::mem::replace(&mut self.elastic_gpus.access, access) != access {
             let of = &mut self.elastic_gpus;
-            of.changed.extend(of.users.keys().chain(of.known.claims.keys()).cloned());
-            of.due.extend(of.changed.iter().chain(of.parts.keys()).cloned());
+            of.changed.extend(of.users.keys().chain(of.known.claims.keys()).chain(of.known.subjects()).cloned());
+            of.due.extend(of.changed.iter().cloned());
         }
     }
 
@@ -89,7 +99,7 @@ impl Mirror {
     }
 
     pub(crate) fn elastic_gpu_names(&self) -> BTreeSet<String> {
-        self.elastic_gpus.known.gpus.keys().cloned().collect()
+        self.elastic_gpus.known.gpus().map(|(name, _)| name.to_owned()).collect()
     }
 
     /// Lists a pod with the claims that it names. A change of this pod may concern the other pods that name them.
@@ -113,17 +123,47 @@ impl Mirror {
         }
     }
 
-    /// Has the pods looked at again that name a claim for which something has changed.
+    /// Looks at the rooms and the matches of the claims for which something has changed, and has the pods looked at again
+    /// that name these claims.
     pub(super) fn look_at_elastic_gpus(&mut self) {
-        for name in std::mem::take(&mut self.elastic_gpus.changed) {
-            self.changed_pods.extend(self.elastic_gpus.users.get(&name).into_iter().flatten().cloned());
+        // A room that is found or lost can change matches, and a match can change what its claim's pods may ask for.
+        while !self.elastic_gpus.changed.is_empty() || !self.elastic_gpus.changed_parts.is_empty() {
+            let changed = std::mem::take(&mut self.elastic_gpus.changed);
+            self.look_at_rooms(&changed);
+            self.match_parts();
+            for name in changed {
+                self.changed_pods.extend(self.elastic_gpus.users.get(&name).into_iter().flatten().cloned());
+            }
+            if self.elastic_gpus.access != Access::Read && self.elastic_gpus.changed.is_empty() {
+                break;
+            }
         }
     }
 
-    /// The devices of a node may have changed, so pods are looked at again that name claims with parts on it.
+    fn match_parts(&mut self) {
+        if self.elastic_gpus.access != Access::Read {
+            return;
+        }
+        let matches = self.elastic_gpus.known.matched(|name| self.use_of(name).is_some());
+        let changed = self.elastic_gpus.known.set_matches(matches);
+        changed.into_iter().for_each(|name| self.elastic_gpus.claim_changed(name));
+    }
+
+    /// The devices of a node may have changed, so its parts are looked at again, and the pods that use them.
     pub(super) fn elastic_gpus_of_node_changed(&mut self, node: &str) {
-        let claims: Vec<Name> = self.elastic_gpus.on_node.get(node).into_iter().flatten().cloned().collect();
-        claims.into_iter().for_each(|claim| self.elastic_gpus.claim_changed(claim));
+        let parts: Vec<String> = self.elastic_gpus.on_node.get(node).into_iter().flatten().cloned().collect();
+        for part in parts {
+            if let Some(gpu) = self.elastic_gpus.known.gpu(&part) {
+                let subject = subject_of(&part, gpu);
+                self.elastic_gpus.claim_changed(subject);
+            }
+        }
+    }
+
+    /// Queues or namespaces have changed, so parts may count to other queues now.
+    pub(super) fn queues_of_parts_changed(&mut self) {
+        let told = self.elastic_gpus.told.keys().cloned();
+        self.elastic_gpus.changed_parts.extend(told);
     }
 
     /// A pod may have begun or ceased to use the claims that it names.
@@ -149,8 +189,12 @@ impl Mirror {
     ) -> Result<(), String> {
         for index in 0..facts.words.containers.len() {
             let Some(name) = facts.words.elastic_gpu_claim(index) else { continue };
-            let Some((node, _)) = self.asked_by_claim(facts, name)?.bound_to else { continue };
-            let terms = BTreeSet::from([only_on(&node)]);
+            let Some(part) = self.asked_by_claim(facts, name)?.bound_to else { continue };
+            if let Some(problem) = self.problem_of(&part.node, &part.device) {
+                let device = &part.device;
+                return Err(format!("the device {device} of the ElasticGPUClaim {name:?} gets nothing new: {problem}"));
+            }
+            let terms = BTreeSet::from([only_on(&part.node)]);
             constraints.node_terms = placement::both(std::mem::take(&mut constraints.node_terms), &terms);
         }
         Ok(())
@@ -200,13 +244,22 @@ impl Mirror {
     }
 
     fn has_device(&self, node: &str, device: &str) -> bool {
-        self.model_of(node, device).is_some()
+        self.device_of(node, device).is_some()
+    }
+
+    fn device_of(&self, node: &str, device: &str) -> Option<&InventoryDevice> {
+        let inventory = self.nodes.get(node)?.facts.inventory.as_ref()?.as_ref().ok()?;
+        inventory.devices.iter().find(|of| of.uuid == device)
     }
 
     fn model_of(&self, node: &str, device: &str) -> Option<&str> {
-        let inventory = self.nodes.get(node)?.facts.inventory.as_ref()?.as_ref().ok()?;
-        let found = inventory.devices.iter().find(|of| of.uuid == device)?;
-        Some(&found.model)
+        self.device_of(node, device).map(|of| of.model.as_str())
+    }
+
+    /// Why a device gets nothing new.
+    fn problem_of(&self, node: &str, device: &str) -> Option<&str> {
+        let by_inventory = || self.device_of(node, device)?.problem.as_deref();
+        by_inventory().or_else(|| self.said_of(node, device)?.problem.as_deref())
     }
 
     /// Plans the writes for some of the claims that are due, and returns them with the claim's name. It plans for at least
@@ -237,10 +290,9 @@ impl Mirror {
     }
 
     fn plan_elastic_gpu_claim(&self, name: &Name, now: Timestamp) -> Vec<Step> {
-        let known = &self.elastic_gpus.known;
-        let parts = self.elastic_gpus.parts.get(name).into_iter().flatten().filter_map(|part| known.gpus.get(part));
         let used_by = self.use_of(name);
-        elastic::plan(known, name, parts, used_by.as_ref(), |node, device| self.has_device(node, device), now)
+        let is_there = |node: &str, device: &str| self.has_device(node, device);
+        elastic::plan(&self.elastic_gpus.known, name, used_by.as_ref(), is_there, now)
     }
 
     /// The pod that uses a claim, and the part that it has. A pod uses it as soon as its binding is on its way: until the
@@ -285,32 +337,23 @@ impl ElasticGpus {
     }
 
     fn show_gpu(&mut self, name: String, gpu: ElasticGpu) {
-        let claim = claim_of(&gpu);
-        self.parts.entry(claim.clone()).or_default().insert(name.clone());
-        self.on_node.entry(gpu.spec.node_name.clone()).or_default().insert(claim.clone());
-        self.known.gpus.insert(name, gpu);
-        self.claim_changed(claim);
+        let subject = subject_of(&name, &gpu);
+        self.on_node.entry(gpu.spec.node_name.clone()).or_default().insert(name.clone());
+        self.known.show_gpu(name, gpu);
+        self.claim_changed(subject);
     }
 
     fn forget_gpu(&mut self, name: &str) {
-        let Some(gpu) = self.known.gpus.remove(name) else { return };
-        let (claim, node) = (claim_of(&gpu), &gpu.spec.node_name);
-        let others = self.parts.get_mut(&claim).map(|parts| {
+        let Some(gpu) = self.known.forget_gpu(name) else { return };
+        let node = &gpu.spec.node_name;
+        if let Some(parts) = self.on_node.get_mut(node) {
             parts.remove(name);
-            &*parts
-        });
-        let others = others.into_iter().flatten().filter_map(|other| self.known.gpus.get(other));
-        let is_still_there = others.clone().any(|other| other.spec.node_name == *node);
-        if others.count() == 0 {
-            self.parts.remove(&claim);
-        }
-        if let Some(claims) = self.on_node.get_mut(node).filter(|_| !is_still_there) {
-            claims.remove(&claim);
-            if claims.is_empty() {
+            if parts.is_empty() {
                 self.on_node.remove(node);
             }
         }
-        self.claim_changed(claim);
+        self.changed_parts.insert(name.to_owned());
+        self.claim_changed(subject_of(name, &gpu));
     }
 
     /// Takes the claim behind `last` that is due; if there is none, the first one.
@@ -319,11 +362,6 @@ impl ElasticGpus {
         let next = behind.or_else(|| self.due.first())?.clone();
         self.due.take(&next)
     }
-}
-
-fn claim_of(gpu: &ElasticGpu) -> Name {
-    let claim = &gpu.spec.claim_ref;
-    (claim.namespace.clone(), claim.name.clone())
 }
 
 /// Puts back the names of claims with which a pod was bound, because it has the parts of these claims. Where the admission

@@ -81,12 +81,17 @@ impl Mirror {
     /// The parts of devices that pods hold, with the pod and the node, including pods that are being bound.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&PodFacts, &str, &DevicePart)> {
         let instances = self.pods.values().filter_map(|pod| Some((&pod.facts, pod.instance.as_ref()?)));
-        instances.flat_map(|(facts, of)| of.amounts.devices.iter().map(move |part| (facts, of.node.as_str(), part)))
+        instances.flat_map(|(facts, of)| {
+            let parts = of.amounts.devices.iter().chain(&of.kept);
+            parts.map(move |part| (facts, of.node.as_str(), part))
+        })
     }
 
     /// The queues of the pods that hold parts of devices: namespace, pod and queue.
     pub(crate) fn queues_of_holders(&self) -> impl Iterator<Item = (&str, &str, String)> {
-        let holds = |pod: &&super::KnownPod| pod.instance.as_ref().is_some_and(|of| !of.amounts.devices.is_empty());
+        let holds = |pod: &&super::KnownPod| {
+            pod.instance.as_ref().is_some_and(|of| !of.amounts.devices.is_empty() || !of.kept.is_empty())
+        };
         let pods = self.pods.values().filter(holds).map(|pod| &pod.facts);
         pods.map(|facts| (facts.namespace.as_str(), facts.name.as_str(), some_queue(self.queue_of(facts))))
     }

@@ -165,7 +165,7 @@ impl Mirror {
                 continue;
             };
             held.by_ours.add(&Amounts::of_instance(&instance.amounts));
-            for part in &instance.amounts.devices {
+            for part in instance.amounts.devices.iter().chain(&instance.kept) {
                 *held.device_bytes.entry(part.uuid.clone()).or_default() += part.memory.get();
             }
             if instance.is_bound {
@@ -177,6 +177,7 @@ impl Mirror {
             }
         }
         held.running.extend(self.held_by_claims(name));
+        held.running.extend(self.reported_parts(name));
         held
     }
 

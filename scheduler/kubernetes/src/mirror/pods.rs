@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_scheduler_core::{Bytes, Claim, Constraints, MilliCpu, Request};
-use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, NodeName, Observation, StepOutcome};
+use aliquot_scheduler_core::{Bytes, Claim, Constraints, DeviceCore, MilliCpu, Request};
+use aliquot_scheduler_engine::{Amounts, ClaimUid, DevicePart, Generation, NodeName, Observation, StepOutcome};
 
 use super::device_claims::HeldClaim;
 use super::gangs::sub_group_of;
 use super::reported::attribute_of;
 use super::{Instance, KnownPod, Means, Mirror, Told, elastic_gpus};
-use crate::devices;
+use crate::devices::{self, Ask};
 use crate::peers::PeerRules;
 use crate::placement;
 use crate::pod::PodFacts;
@@ -170,18 +170,26 @@ impl Mirror {
         let Some(session) = there.map(|known| known.session) else { return self.end_claim(uid) };
         let is_told = |instance: &Instance| (instance.node.as_str(), instance.generation) == (node, generation);
         let Some(known) = self.pods.get(uid) else { return };
-        if !known.instance.as_ref().is_some_and(|instance| is_told(instance) && instance.is_bound) {
+        let kept = self.kept_for(&known.facts);
+        let holds_that = |instance: &Instance| is_told(instance) && instance.kept == kept;
+        if !known.instance.as_ref().is_some_and(|instance| holds_that(instance) && instance.is_bound) {
             // A pod that this leader has bound holds what it was started with.
-            let started = known.instance.as_ref().filter(|instance| is_told(instance));
+            let started = known.instance.as_ref().filter(|instance| holds_that(instance));
             let started = started.map(|instance| (instance.amounts.clone(), instance.claims.clone()));
-            let (amounts, claims) = started.unwrap_or_else(|| self.held_by(&known.facts));
-            // A command of an earlier leader has bound the pod, not the command whose outcome is awaited.
-            if known.instance.as_ref().is_some_and(|instance| !is_told(instance)) {
+            let (amounts, claims) = started.unwrap_or_else(|| self.held_by(&known.facts, &kept));
+            if known.instance.as_ref().is_some_and(|instance| is_told(instance) && instance.kept != kept) {
+                // What it holds itself and what is kept for it change at the same moment.
+                self.happens_together();
+                self.instance_gone(uid);
+                self.end_claim(uid);
+            } else if known.instance.as_ref().is_some_and(|instance| !is_told(instance)) {
+                // A command of an earlier leader has bound the pod, not the command whose outcome is awaited.
                 self.instance_gone(uid);
             }
             // The watch can be faster than the answer to the binding.
             self.settled(node, generation);
-            let instance = Instance { node: node.to_owned(), session, generation, amounts, claims, is_bound: true };
+            let node_name = node.to_owned();
+            let instance = Instance { node: node_name, session, generation, amounts, claims, kept, is_bound: true };
             if let Some(known) = self.pods.get_mut(uid) {
                 known.instance = Some(instance);
             }
@@ -211,16 +219,23 @@ impl Mirror {
         }
     }
 
-    /// What a bound pod holds. Its decision or its claim says which devices, whatever its words would mean today.
-    fn held_by(&self, facts: &PodFacts) -> (Amounts, Vec<HeldClaim>) {
+    /// What a bound pod holds, beside the parts that are kept for it. Its decision or its claim says which devices,
+    /// whatever its words would mean today.
+    fn held_by(&self, facts: &PodFacts, kept: &[DevicePart]) -> (Amounts, Vec<HeldClaim>) {
         let of_node = self.amounts_of(facts).unwrap_or_default();
         let decided = facts.decision.as_ref().and_then(|decision| decision.as_ref().ok());
         let parts = decided.into_iter().flat_map(|decision| decision.containers.values().flatten());
         let (claims, claimed) = self.held_by_claims_of(facts);
+        let mut decided = devices::decided(parts);
+        for part in kept {
+            if let Some(place) = decided.iter().position(|of| of == part) {
+                decided.remove(place);
+            }
+        }
         let amounts = Amounts {
             cpu: MilliCpu::new(of_node.cpu_millis),
             memory: Bytes::new(of_node.memory_bytes),
-            devices: if claims.is_empty() { devices::decided(parts) } else { claimed },
+            devices: if claims.is_empty() { decided } else { claimed },
             // A pod that another leader has bound asks for what it has, and for nothing else.
             alternative: 0,
             counted: of_node.counted,
@@ -250,7 +265,7 @@ impl Mirror {
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
         self.constrain_by_elastic_gpus(facts, &mut constraints)?;
         amounts.counted.extend(claimed.place.iter().map(|place| (place.clone(), 1)));
-        let means = Means { containers: Vec::new(), volume_claims, claimed };
+        let means = Means { volume_claims, claimed, ..Means::default() };
         let (mut request, means) = self.with_devices(facts, amounts, constraints, means)?;
         // A kube-scheduler that asks about devices weighs what is preferred by itself.
         request.preferences = placement::preferences(&facts.spec)?;
@@ -281,6 +296,14 @@ impl Mirror {
             ));
         }
         resources::check_devices_of_init(&facts.spec, asks.iter().map(|ask| ask.container.as_str()))?;
+        // The room of some parts is kept already.
+        let part = |ask: &Ask| {
+            let part = ask.kept.as_ref()?;
+            let (uuid, core) = (part.device.clone(), DeviceCore::from_percent(part.core_percent));
+            Some((ask.container.clone(), DevicePart { uuid, core, memory: Bytes::new(part.memory_bytes) }))
+        };
+        let kept = asks.iter().filter_map(part).collect();
+        let asks: Vec<Ask> = asks.into_iter().filter(|ask| ask.kept.is_none()).collect();
         let containers = asks.iter().map(|ask| (ask.container.clone(), usize::from(ask.devices.count))).collect();
         let mut request = Request {
             cpu: MilliCpu::new(amounts.cpu_millis),
@@ -299,7 +322,7 @@ impl Mirror {
             });
         }
         request.validate().map_err(|error| error.to_string())?;
-        Ok((request, Means { containers, ..means }))
+        Ok((request, Means { containers, kept, ..means }))
     }
 
     pub(super) fn tell_claim(&mut self, uid: &str, request: Request, means: Means) {

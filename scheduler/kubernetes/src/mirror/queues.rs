@@ -88,6 +88,7 @@ impl Mirror {
             let of_it = self.pods.iter().filter(|(_, pod)| pod.facts.namespace == name);
             self.changed_pods.extend(of_it.map(|(uid, _)| uid.clone()));
             self.find_peers_of_namespace(name);
+            self.queues_of_parts_changed();
         }
     }
 
@@ -156,6 +157,7 @@ impl Mirror {
         let gone = gone.into_iter().cloned().map(Observation::QueueRemoved);
         self.told.extend(gone);
         self.told_queues = wanted;
+        self.queues_of_parts_changed();
     }
 
     /// The books did not let a queue go, because something is in it still. It is tried again.

@@ -53,6 +53,7 @@ impl Mirror {
         };
         if (before.is_some() || self.said.contains_key(node)) && self.nodes.contains_key(node) {
             self.changed_nodes.insert(node.to_owned());
+            self.elastic_gpus_of_node_changed(node);
         }
     }
 

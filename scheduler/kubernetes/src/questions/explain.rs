@@ -6,8 +6,8 @@ use aliquot_scheduler_engine::{ClaimUid, Phase, View, Whereabouts};
 use aliquot_telemetry::tier_word;
 
 use super::{Refusal, reasons};
-use crate::mirror::{IllDevice, Known, Mirror};
-use crate::report::{about_ill_devices, about_other_devices, changes_worth_saying};
+use crate::mirror::{IllDevice, KeptPart, Known};
+use crate::report::{about_idle_parts, about_ill_devices, about_other_devices, changes_worth_saying};
 use crate::serve::Shared;
 
 /// What is known of a pod.
@@ -19,10 +19,11 @@ pub(super) fn pod(shared: &Shared, view: &View, namespace: &str, name: &str) -> 
     let Some(known) = known else {
         return Err(Refusal::not_found(format!("the scheduler knows no pod {namespace}/{name}")));
     };
-    Ok(of_known(known, view, &shared.read(Mirror::ill_devices)))
+    let (ill, idle) = shared.read(|mirror| (mirror.ill_devices(), mirror.idle_parts()));
+    Ok(of_known(known, view, &ill, &idle))
 }
 
-fn of_known(known: Known, view: &View, ill: &[IllDevice]) -> PodAnswer {
+fn of_known(known: Known, view: &View, ill: &[IllDevice], idle: &[KeptPart]) -> PodAnswer {
     let answer = PodAnswer { queue: known.queue, ..PodAnswer::default() };
     let reason = |tier: &str, text: String| Reason { tier: tier.to_owned(), text };
     if let Some(problem) = known.problem {
@@ -54,7 +55,8 @@ fn of_known(known: Known, view: &View, ill: &[IllDevice]) -> PodAnswer {
         let of_others = about_other_devices(&explanation, known.place.as_deref());
         answer.reasons.extend(of_others.map(|(tier, text)| reason(tier_word(tier), text.to_owned())));
         let ill = about_ill_devices(view, &uid, &explanation, ill);
-        answer.reasons.extend(ill.map(|text| reason(tier_word(Tier::Device), text)));
+        let idle = about_idle_parts(view, &uid, &explanation, idle);
+        answer.reasons.extend(ill.into_iter().chain(idle).map(|text| reason(tier_word(Tier::Device), text)));
         answer.changes = changes_worth_saying(&explanation).map(ToString::to_string).collect();
         answer.evictions = explanation.evictions.iter().map(ToString::to_string).collect();
     }

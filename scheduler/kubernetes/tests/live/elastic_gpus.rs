@@ -49,6 +49,18 @@ impl Cluster {
         self.objects.create(&ELASTIC_GPU_CLAIMS, "default", claim);
     }
 
+    /// A part of a device of a node, without a claim.
+    pub(crate) fn part_made_before(&self, name: &str, node: &str, device: usize) {
+        let part = json!({
+            "apiVersion": "aliquot.dev/v1alpha1", "kind": "ElasticGPU", "metadata": {"name": name},
+            "spec": {
+                "capacity": {"core": 60, "memoryBytes": 16_u64 << 30}, "nodeName": node,
+                "device": format!("GPU-{node}-{device}"), "model": "NVIDIA H100", "elasticGPUClassName": "fast",
+            },
+        });
+        self.objects.create(&ELASTIC_GPUS, "", part);
+    }
+
     fn claim_status(&self) -> Value {
         self.objects.get(&ELASTIC_GPU_CLAIMS, "default", "notebook")["status"].clone()
     }
@@ -138,4 +150,59 @@ fn an_answer_that_comes_late_brings_no_deleted_claim_back() {
     cluster.pod("a", 50, json!({}));
     cluster.wait_until("a is bound", |cluster| cluster.bound().contains_key("a"));
     assert_eq!(cluster.bound().keys().collect::<Vec<_>>(), ["a"]);
+}
+
+/// A pod that uses this claim.
+fn user_of(cluster: &Cluster, pod: &str, claim: &str) {
+    let limits = json!({"aliquot.dev/elastic-gpu": "1"});
+    let more = json!({
+        "metadata": {"annotations": {"elastic-gpu-claim.aliquot.dev/main": claim}},
+        "spec": {"containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}]},
+    });
+    cluster.pod(pod, 0, more);
+}
+
+#[test]
+fn the_room_of_a_claim_is_kept_also_by_the_next_leader() {
+    let mut cluster = Cluster::start();
+    cluster.node_with_elastic_gpus("n", 1);
+    let scheduler = cluster.scheduler();
+    cluster.elastic_gpu_example(&[]);
+    cluster.wait_until_claim_is("Bound", "Bound");
+    cluster.wait_until("the room is reserved", |cluster| {
+        cluster.objects.list(&ELASTIC_GPUS).iter().all(|gpu| gpu["status"]["reserved"] == true)
+    });
+    cluster.objects.delete(&PODS, "default", "notebook");
+    cluster.pod("waits", 80, json!({}));
+    let says_why = |cluster: &Cluster| {
+        let kept = "are kept for ElasticGPUClaim default/notebook";
+        cluster.why_waiting("waits").is_some_and(|(_, why)| why.contains(kept))
+    };
+    cluster.wait_until("the pod says what is kept", says_why);
+    scheduler.kill();
+    let _scheduler = cluster.scheduler();
+    user_of(&cluster, "later", "notebook");
+    cluster.wait_until_bound(&["later"]);
+    let decision = cluster.get("later")["metadata"]["annotations"]["aliquot.dev/devices"].clone();
+    assert_eq!(decision, format!("main=GPU-n-0/300/{}", 8_u64 << 30));
+}
+
+#[test]
+fn a_claim_is_bound_to_a_part_that_was_made_before() {
+    let mut cluster = Cluster::start();
+    cluster.node_with_elastic_gpus("n", 1);
+    let _scheduler = cluster.scheduler();
+    cluster.part_made_before("static", "n", 0);
+    let phase = |cluster: &Cluster, name: &str| cluster.objects.get(&ELASTIC_GPUS, "", name)["status"]["phase"].clone();
+    cluster.wait_until("the part is available", |cluster| phase(cluster, "static") == "Available");
+    cluster.part_made_before("second", "n", 0);
+    cluster.wait_until("the second part has no room", |cluster| phase(cluster, "second") == "Failed");
+    cluster.elastic_gpu_example(&[]);
+    cluster.wait_until_claim_is("Bound", "Bound");
+    cluster.wait_until_bound(&["notebook"]);
+    let decision = cluster.get("notebook")["metadata"]["annotations"]["aliquot.dev/devices"].clone();
+    assert_eq!(decision, format!("main=GPU-n-0/600/{}", 16_u64 << 30));
+    cluster.wait_until("the part is bound", |cluster| phase(cluster, "static") == "Bound");
+    let bound = cluster.objects.get(&ELASTIC_GPUS, "", "static");
+    assert_eq!(bound["spec"]["claimRef"]["name"], "notebook");
 }

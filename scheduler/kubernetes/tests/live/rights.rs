@@ -70,7 +70,8 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     let containers = json!([{"name": "main", "image": "none", "resources": {"limits": limits}}]);
     cluster.pod("f", 0, json!({"spec": {"containers": containers}}));
     cluster.wait_until("f is bound", |cluster| cluster.bound().contains_key("f"));
-    let queue = json!({"apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "q"}, "spec": {}});
+    let spec = json!({"resources": {"gpu": {"quota": -1, "limit": -1}}});
+    let queue = json!({"apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "q"}, "spec": spec});
     cluster.objects.create(&QUEUES, "", queue);
     cluster.wait_until("the queue has a status", |cluster| {
         cluster.objects.get(&QUEUES, "", "q")["status"]["conditions"].is_array()
@@ -85,6 +86,12 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     cluster.objects.delete(&PODS, "default", "notebook");
     cluster.objects.delete(&ELASTIC_GPU_CLAIMS, "default", "notebook");
     cluster.wait_until("the part is gone", |cluster| cluster.objects.list(&ELASTIC_GPUS).is_empty());
+    cluster.part_made_before("static", "o", 1);
+    // The default queue has no quota beside others.
+    let labels = json!({"metadata": {"labels": {"aliquot.dev/queue": "q"}}});
+    cluster.objects.merge(&ELASTIC_GPUS, "", "static", &labels);
+    cluster.elastic_gpu_example(&["ElasticGPUClass", "Pod"]);
+    cluster.wait_until_claim_is("Bound", "Bound");
     scheduler.stop();
     let used = used(&cluster);
     let mut allowed = allowed("scheduler/rbac.yaml");

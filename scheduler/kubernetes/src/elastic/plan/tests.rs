@@ -64,7 +64,7 @@ impl World {
     fn plan(&self) -> Vec<Step> {
         let now = Timestamp::from_second(1).unwrap();
         let is_there = |_: &str, device: &str| !self.gone.iter().any(|gone| gone == device);
-        plan(&self.known, &name(), self.known.gpus.values(), self.uses.get(&name()), is_there, now)
+        plan(&self.known, &name(), self.uses.get(&name()), is_there, now)
     }
 
     /// Carries out what is planned until the plan is empty.
@@ -83,11 +83,13 @@ impl World {
                             status: Some(ElasticGpuStatus::default()),
                             ..*gpu
                         };
-                        assert!(self.known.gpus.insert(made.name_any(), made).is_none(), "it is made twice");
+                        assert!(self.known.gpu(&made.name_any()).is_none(), "it is made twice");
+                        self.known.rooms.insert(made.name_any(), Room::Kept);
+                        self.known.show_gpu(made.name_any(), made);
                     }
                     Step::Delete { gpu, uid } => {
                         assert_eq!(uid, "gpu-uid");
-                        self.known.gpus.remove(&gpu).expect("it is there");
+                        self.known.forget_gpu(&gpu).expect("it is there");
                         self.deleted.push(gpu);
                     }
                     Step::Finalizers { claim, resource_version, finalizers } => {
@@ -102,11 +104,55 @@ impl World {
                     Step::SayOfClaim(claim, status) => {
                         self.known.claims.get_mut(&claim).unwrap().status = Some(*status);
                     }
-                    Step::SayOfGpu(gpu, status) => self.known.gpus.get_mut(&gpu).unwrap().status = Some(status),
+                    Step::SayOfGpu(gpu, status) => self.change_gpu(&gpu, |of| of.status = Some(status)),
+                    Step::Bind { gpu, claim, .. } => self.change_gpu(&gpu, |of| of.spec.claim_ref = Some(claim)),
                 }
             }
         }
         panic!("it does not come to rest: {:?}", self.plan());
+    }
+
+    fn change_gpu(&mut self, name: &str, change: impl FnOnce(&mut ElasticGpu)) {
+        let mut gpu = self.known.forget_gpu(name).unwrap();
+        change(&mut gpu);
+        self.known.show_gpu(name.to_owned(), gpu);
+    }
+
+    /// A part that an administrator makes, and that has its room already.
+    fn made(&mut self, name: &str, more: Value) {
+        let mut gpu = json!({
+            "apiVersion": "aliquot.dev/v1alpha1", "kind": "ElasticGPU",
+            "metadata": {"name": name, "uid": "gpu-uid", "resourceVersion": "9"},
+            "spec": {
+                "capacity": {"core": 40, "memoryBytes": 9_u64 << 30}, "nodeName": "n", "device": "GPU-1",
+                "model": "NVIDIA H100", "elasticGPUClassName": "fast",
+            },
+        });
+        json_patch::merge(&mut gpu, &more);
+        self.known.rooms.insert(name.to_owned(), Room::Kept);
+        self.known.show_gpu(name.to_owned(), serde_json::from_value(gpu).unwrap());
+    }
+
+    /// What is said of a part: its phase, and the sentence.
+    fn said_of(&self, name: &str) -> (ElasticGpuPhase, &str) {
+        let status = self.known.gpu(name).unwrap().status.as_ref().unwrap();
+        (status.phase, &status.message)
+    }
+
+    /// Decides matches as the mirror does.
+    fn match_parts(&mut self) {
+        let matches = self.known.matched(|name| self.uses.contains_key(name));
+        self.known.set_matches(matches);
+    }
+
+    /// All that is written about the part that has no claim.
+    fn reconcile_part(&mut self, name: &str) {
+        let subject = (String::new(), name.to_owned());
+        let steps = plan(&self.known, &subject, None, |_, _| true, Timestamp::from_second(1).unwrap());
+        for step in steps {
+            let Step::SayOfGpu(gpu, status) = step else { panic!("{step:?}") };
+            self.change_gpu(&gpu, |of| of.status = Some(status));
+        }
     }
 
     fn delete_claim(&mut self) {
@@ -122,7 +168,7 @@ impl World {
     }
 
     fn gpu(&self) -> &ElasticGpu {
-        &self.known.gpus["egpu-u"]
+        self.known.gpu("egpu-u").unwrap()
     }
 }
 
@@ -257,7 +303,7 @@ fn the_user_of_a_later_claim_does_not_hold_the_earlier_part() {
     world.reconcile();
     assert_eq!(world.deleted, ["egpu-u"]);
     assert_eq!(world.said().0, ElasticGpuClaimPhase::Bound);
-    assert_eq!(world.known.gpus.keys().collect::<Vec<_>>(), ["egpu-other"]);
+    assert_eq!(world.known.gpus().map(|(name, _)| name).collect::<Vec<_>>(), ["egpu-other"]);
 }
 
 #[test]
@@ -274,7 +320,7 @@ fn a_claim_has_lost_a_part_whose_device_is_gone() {
     world.gone.clear();
     world.reconcile();
     assert_eq!(world.said().0, ElasticGpuClaimPhase::Bound);
-    world.known.gpus.clear();
+    world.known.forget_gpu("egpu-u");
     world.reconcile();
     let said = world.said();
     assert!(said.0 == ElasticGpuClaimPhase::Lost && said.2.contains("\"egpu-u\" was deleted"), "{said:?}");
@@ -286,5 +332,82 @@ fn a_pod_whose_part_is_not_known_binds_nothing() {
     world.uses.insert(name(), Use { pod: "ns/a".into(), given: None });
     world.reconcile();
     assert_eq!(world.said().0, ElasticGpuClaimPhase::Pending);
-    assert!(world.known.gpus.is_empty());
+    assert_eq!(world.known.gpus().count(), 0);
+}
+
+#[test]
+fn a_part_that_was_made_before_is_bound_to_a_claim_of_its_class() {
+    let mut world = World::with_claim();
+    world.made("large", json!({"spec": {"capacity": {"core": 90}}}));
+    world.made("fits", json!({}));
+    world.made("small", json!({"spec": {"capacity": {"core": 20}}}));
+    world.made("other-class", json!({"spec": {"elasticGPUClassName": "slow"}}));
+    world.made("other-model", json!({"spec": {"model": "NVIDIA A100"}}));
+    world.reconcile_part("fits");
+    assert_eq!(world.said_of("fits"), (ElasticGpuPhase::Available, ""));
+    world.match_parts();
+    assert_eq!(world.known.matches, [("fits".to_owned(), name())].into());
+    world.reconcile();
+    assert_eq!(world.said().0, ElasticGpuClaimPhase::Bound);
+    assert_eq!(world.said_of("fits").0, ElasticGpuPhase::Bound);
+    // The part's claim is forced away. It is not given to another claim of the name.
+    world.match_parts();
+    world.claim(json!({"metadata": {"uid": "other"}, "status": null}));
+    world.match_parts();
+    assert_eq!(world.known.matches, [("large".to_owned(), name())].into());
+}
+
+#[test]
+fn a_part_that_names_a_claim_is_for_no_other() {
+    let mut world = World::with_claim();
+    world.made("named", json!({"spec": {"claimRef": {"namespace": "ns", "name": "later"}}}));
+    world.match_parts();
+    assert!(world.known.matches.is_empty());
+    let named = json!({"spec": {"claimRef": {"namespace": "ns", "name": "part"}}});
+    world.made("mine", named.clone());
+    world.made("a-smaller-one", json!({}));
+    world.match_parts();
+    assert_eq!(world.known.matches, [("mine".to_owned(), name())].into());
+    world.reconcile();
+    assert_eq!(world.said_of("mine").0, ElasticGpuPhase::Bound);
+    // A second one for the same claim.
+    world.made("second", named);
+    world.match_parts();
+    world.reconcile();
+    assert!(world.said_of("second").1.contains("is bound to another part"), "{:?}", world.said_of("second"));
+}
+
+#[test]
+fn a_claim_that_a_pod_is_bound_with_gets_no_other_part() {
+    let mut world = World::with_claim();
+    world.made("fits", json!({}));
+    world.uses.insert(name(), Use { pod: "ns/a".into(), given: None });
+    world.match_parts();
+    assert!(world.known.matches.is_empty());
+}
+
+#[test]
+fn an_object_that_has_the_name_of_a_part_is_said() {
+    let mut world = World::with_claim();
+    world.used();
+    let other = json!({"spec": {"claimRef": {"namespace": "ns", "name": "other", "uid": "x"}}});
+    world.made("egpu-u", other);
+    world.reconcile();
+    let said = world.said();
+    assert!((said.0, said.1) == (ElasticGpuClaimPhase::Pending, "NameTaken"), "{said:?}");
+    assert!(said.2.contains("delete that ElasticGPU"), "{said:?}");
+    world.known.forget_gpu("egpu-u");
+    world.reconcile();
+    assert_eq!(world.said().0, ElasticGpuClaimPhase::Bound);
+}
+
+#[test]
+fn a_part_without_room_has_failed_and_says_why() {
+    let mut world = World::with_claim();
+    world.made("fits", json!({}));
+    world.known.rooms.insert("fits".into(), Room::None("the device is full".into()));
+    world.reconcile_part("fits");
+    assert_eq!(world.said_of("fits"), (ElasticGpuPhase::Failed, "the device is full"));
+    world.match_parts();
+    assert!(world.known.matches.is_empty());
 }

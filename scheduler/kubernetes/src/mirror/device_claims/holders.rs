@@ -126,6 +126,7 @@ impl Mirror {
                 generation: HOLDS,
                 amounts: Amounts::default(),
                 claims: Vec::new(),
+                kept: Vec::new(),
                 is_bound: true,
             };
             self.tell_outcome(&holder.uid, &instance, HOLDS, StepOutcome::Gone);

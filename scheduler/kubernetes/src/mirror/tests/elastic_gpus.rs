@@ -1,5 +1,7 @@
 //! Pods that name a claim for a part of a device.
 
+mod rooms;
+
 use aliquot_dialects::{DECISION, Dialect};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -307,8 +309,8 @@ fn writes_are_planned_for_what_has_changed_only() {
     let of = |steps: Vec<Step>| -> std::collections::BTreeSet<String> {
         let claims = steps.into_iter().map(|step| match step {
             Step::SayOfClaim((_, name), _) | Step::Finalizers { claim: (_, name), .. } => name,
-            Step::Make(gpu) => gpu.spec.claim_ref.name.clone(),
-            Step::Delete { gpu, .. } | Step::SayOfGpu(gpu, _) => gpu,
+            Step::Make(gpu) => gpu.spec.claim_ref.unwrap().name,
+            Step::Delete { gpu, .. } | Step::SayOfGpu(gpu, _) | Step::Bind { gpu, .. } => gpu,
         });
         claims.collect()
     };
@@ -376,7 +378,7 @@ fn a_bound_pod_keeps_the_claim_that_it_named() {
     json_patch::merge(world.pods.get_mut("a").unwrap(), &renamed);
     world.show("a");
     let made = steps(&mut world).into_iter().filter_map(|step| match step {
-        Step::Make(gpu) => Some(gpu.spec.claim_ref.name),
+        Step::Make(gpu) => Some(gpu.spec.claim_ref.unwrap().name),
         _ => None,
     });
     assert_eq!(made.collect::<Vec<_>>(), ["part"]);
