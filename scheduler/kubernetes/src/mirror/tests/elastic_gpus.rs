@@ -1,5 +1,6 @@
 //! Pods that name a claim for a part of a device.
 
+mod random;
 mod rooms;
 
 use aliquot_dialects::{DECISION, Dialect};
