@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use aliquot_harness::{EXACT_MEMORY, HostProgram, MIB, Node, Outcome, Process, SimulatedGpu, artifacts, run, wait};
+use aliquot_harness::{
+    EXACT_MEMORY, HostProgram, MIB, Node, Outcome, Process, SimulatedGpu, artifacts, freeze, resume, run, wait,
+};
 use rustix::process::Signal;
 
 /// `aliquot` with these arguments, on the machine `gpu` and its manager.
@@ -328,10 +330,9 @@ fn a_command_is_run_in_a_slice_that_is_there() {
 fn a_manager_that_is_stopped_is_named_and_goes_on() {
     let gpu = SimulatedGpu::exact();
     let node = Node::start(&gpu);
-    let manager = rustix::process::Pid::from_raw(node.manager_id() as i32).unwrap();
-    rustix::process::kill_process(manager, Signal::STOP).unwrap();
+    freeze(node.manager_id());
     let outcome = run(&mut aliquot(&gpu, &node, &["--timeout", "0.2", "ps"]));
     assert_refused(&outcome, 1, &["has not answered", &format!("kill -CONT {}", node.manager_id())]);
-    rustix::process::kill_process(manager, Signal::CONT).unwrap();
+    resume(node.manager_id());
     let _ = run(&mut aliquot(&gpu, &node, &["ps"])).success();
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use aliquot_abi::ledger;
 use aliquot_abi::region::CONTEXT_NEGLIGIBLE;
 use aliquot_harness::{
-    EXACT_MEMORY, FrontDriver, GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, Slice,
-    like_a_device_of, run, unchanged_in_a_slice, wait,
+    EXACT_MEMORY, FrontDriver, GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, Slice, freeze,
+    like_a_device_of, resume, run, unchanged_in_a_slice, wait,
 };
 use aliquot_proto::node::v1 as proto;
 use rustix::process::Signal;
@@ -366,10 +366,9 @@ fn rounding_is_not_taken_for_a_context() {
     let gpu = SimulatedGpu::with("context_memory = 0\n");
     let node = Node::start(&gpu);
     let slice = node.slice("late", 50, 64 * MIB);
-    let manager = rustix::process::Pid::from_raw(node.manager_id() as i32).unwrap();
-    rustix::process::kill_process(manager, Signal::STOP).unwrap();
+    freeze(node.manager_id());
     let filled = fill_slice(&gpu, &slice, MIB + 4096, 1);
-    rustix::process::kill_process(manager, Signal::CONT).unwrap();
+    resume(node.manager_id());
     let context_bytes = || slice.limits().devices[0].context_bytes.load(Ordering::Relaxed);
     wait::until_true("the manager has learned it", || context_bytes() != 0);
     assert_eq!(context_bytes(), CONTEXT_NEGLIGIBLE, "{} pieces", filled.pieces);

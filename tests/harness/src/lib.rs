@@ -65,7 +65,7 @@ pub use mapped::Mapped;
 pub use node::{Node, Slice};
 pub use played_nodes::{PlayedNodes, spec_of_today};
 pub use postgresql::PostgreSql;
-pub use process::{Outcome, Process, run};
+pub use process::{Outcome, Process, freeze, resume, run};
 pub use program::{HostProgram, copy_program};
 pub use python::PythonEnvironment;
 pub use region::{Part, Region};

@@ -1,7 +1,7 @@
 //! Processes that cannot hang a test.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -33,6 +33,33 @@ pub struct Outcome {
     pub stdout: String,
     /// The process's standard error.
     pub stderr: String,
+}
+
+/// Stops a process as SIGSTOP does, and returns once none of its threads runs. The signal alone only asks for that: a
+/// thread that still runs can answer a request which the test sends meanwhile.
+#[track_caller]
+pub fn freeze(pid: u32) {
+    signal_to(pid, Signal::STOP);
+    let is_stopped = |thread: std::io::Result<fs::DirEntry>| {
+        // A thread that is gone does not run either.
+        let stat = thread.and_then(|thread| fs::read_to_string(thread.path().join("stat"))).ok();
+        stat.is_none_or(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
+    };
+    wait::until_true("all threads are stopped", || {
+        fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there").all(is_stopped)
+    });
+}
+
+/// Lets a [frozen](freeze) process continue.
+#[track_caller]
+pub fn resume(pid: u32) {
+    signal_to(pid, Signal::CONT);
+}
+
+#[track_caller]
+fn signal_to(pid: u32, signal: Signal) {
+    let of = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
+    kill_process(of, signal).unwrap_or_else(|error| panic!("cannot signal process {pid}: {error}"));
 }
 
 /// Runs `command` to its end. Fails the test if it has not ended by the [deadline](wait::DEADLINE).

@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::container::{GLOBAL_OPTIONS, RUN_OPTIONS};
 use crate::loopback::own_address;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::{SimulatedGpu, artifacts, wait};
 
 /// A running `aliquot-scheduler serve` with directories and an address of its own. Dropping this kills it.
@@ -77,12 +77,12 @@ impl Scheduler {
 
     /// Freezes the scheduler's process until [`Scheduler::resume`].
     pub fn freeze(&self) {
-        self.process.as_ref().expect("the scheduler runs").signal(Signal::STOP);
+        process::freeze(self.process.as_ref().expect("the scheduler runs").id());
     }
 
     /// Lets a frozen scheduler continue.
     pub fn resume(&self) {
-        self.process.as_ref().expect("the scheduler runs").signal(Signal::CONT);
+        process::resume(self.process.as_ref().expect("the scheduler runs").id());
     }
 
     /// Waits until the scheduler has ended by itself, and answers its output.

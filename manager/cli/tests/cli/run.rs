@@ -11,7 +11,7 @@ use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{entries, output, simulated_run, stderr, stdout, wait_for_state};
+use crate::support::{entries, output, simulated_run, stderr, stdout, wait_until_stopped};
 
 #[test]
 fn the_exit_status_passes_through() {
@@ -205,7 +205,7 @@ fn a_signal_that_ends_the_command_is_its_status() {
 fn a_stop_stops_both_and_a_continue_continues_both() {
     let (mut child, mut lines) = trapping("trap 'echo again' CONT;");
     send(&child, Signal::SIGTSTP);
-    wait_for_state(child.id(), 'T');
+    wait_until_stopped(child.id());
     send(&child, Signal::SIGCONT);
     assert_eq!(line(&mut lines), "again");
     send(&child, Signal::SIGTERM);

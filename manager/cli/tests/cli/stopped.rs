@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
 use nix::unistd::Pid;
 
-use crate::support::{aliquot, output, simulated_run, stderr, stdout, wait_for_state};
+use crate::support::{aliquot, output, simulated_run, stderr, stdout, wait_until_stopped};
 
 /// A manager with the slice `test`, in the process of an `aliquot run`.
 struct Manager {
@@ -34,7 +34,7 @@ impl Manager {
 
     fn stop(&self) {
         kill(self.pid(), Signal::SIGSTOP).unwrap();
-        wait_for_state(self.run.id(), 'T');
+        wait_until_stopped(self.run.id());
     }
 
     fn go_on(&self) {

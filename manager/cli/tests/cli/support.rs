@@ -45,14 +45,13 @@ pub(crate) fn entries(dir: &Path, prefix: &str) -> Vec<String> {
         .collect()
 }
 
-/// Waits until the process is in `state`, as `/proc` shows it.
-pub(crate) fn wait_for_state(pid: u32, state: char) {
-    loop {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let found = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-        if found == Some(state) {
-            return;
-        }
+/// Waits until all threads of the process are stopped, as `/proc` shows them.
+pub(crate) fn wait_until_stopped(pid: u32) {
+    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat"))).ok();
+        stat.is_none_or(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
+    };
+    while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_stopped) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
