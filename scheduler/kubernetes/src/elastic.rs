@@ -20,5 +20,5 @@ pub use definitions::{
     ElasticGpuClassDefinition, ElasticGpuDefinition, ElasticGpuPhase, ElasticGpuStatus, ReclaimPolicy,
 };
 pub(crate) use keeper::run;
-pub(crate) use known::{Asked, BoundPart, Known, Name, Room, subject_of};
+pub(crate) use known::{Asked, BoundPart, Known, Name, Room, bound_to, subject_of};
 pub(crate) use plan::{Given, Step, Use, plan};

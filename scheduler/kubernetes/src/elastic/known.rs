@@ -187,8 +187,7 @@ impl Known {
     fn loss_of(&self, claim: &ElasticGpuClaim, is_there: impl Fn(&str, &str) -> bool) -> Option<String> {
         let advice = "delete the claim, and create it again";
         let Some(gpu) = self.gpu_of(claim) else {
-            let status = claim.status.as_ref()?;
-            let had = status.elastic_gpu.as_ref().filter(|_| status.phase != ElasticGpuClaimPhase::Pending)?;
+            let had = lost_part(claim)?;
             return Some(format!("its ElasticGPU {had:?} was deleted; {advice}"));
         };
         let (node, device) = (&gpu.spec.node_name, &gpu.spec.device);
@@ -207,8 +206,14 @@ pub(super) fn name_of(claim: &ElasticGpuClaim) -> Name {
     (claim.namespace().unwrap_or_default(), claim.name_any())
 }
 
+/// The part that a claim had if it has none now.
+pub(super) fn lost_part(claim: &ElasticGpuClaim) -> Option<&String> {
+    let status = claim.status.as_ref()?;
+    status.elastic_gpu.as_ref().filter(|_| status.phase != ElasticGpuClaimPhase::Pending)
+}
+
 /// The claim that a part is bound to, or to which it was bound.
-pub(super) fn bound_to(gpu: &ElasticGpu) -> Option<&ElasticGpuClaimReference> {
+pub(crate) fn bound_to(gpu: &ElasticGpu) -> Option<&ElasticGpuClaimReference> {
     gpu.spec.claim_ref.as_ref().filter(|of| !of.uid.is_empty())
 }
 

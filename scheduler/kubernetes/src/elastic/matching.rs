@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
 
-use super::known::{Known, Name, Room, bound_to, name_of};
+use super::known::{Known, Name, Room, bound_to, lost_part, name_of};
 use super::{ElasticGpu, ElasticGpuClaim};
 
 impl Known {
@@ -22,11 +22,12 @@ impl Known {
         if !free.is_empty() {
             let waits = |name: &Name, claim: &ElasticGpuClaim| {
                 let is_leaving = claim.metadata.deletion_timestamp.is_some();
-                !is_leaving && claim.uid().is_some() && self.gpu_of(claim).is_none() && !is_in_use(name)
+                let is_unbound = self.gpu_of(claim).is_none() && lost_part(claim).is_none();
+                !is_leaving && claim.uid().is_some() && is_unbound && !is_in_use(name)
             };
             let waiting = self.claims.iter().filter(|(name, claim)| waits(name, claim));
             claims = waiting.map(|(name, claim)| (name.clone(), claim)).collect();
-            claims.sort_by_key(|(name, claim)| {
+            claims.sort_by_cached_key(|(name, claim)| {
                 let is_named = free.iter().any(|(_, gpu)| names(gpu, claim));
                 let is_matched = self.matches.values().any(|of| of == name);
                 let created = claim.creation_timestamp().map(|at| at.0);

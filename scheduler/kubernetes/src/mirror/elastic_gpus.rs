@@ -34,8 +34,10 @@ pub(super) struct ElasticGpus {
     on_node: BTreeMap<String, BTreeSet<String>>,
     /// Parts of which the room is to be looked at again.
     changed_parts: BTreeSet<String>,
-    /// Claims, or parts without a claim, for which something has changed: themselves, their class, their part, its node, or the pods that name
-    /// them. These pods are to be looked at again.
+    /// Parts of which the room can be changed only after an answer that is on its way.
+    postponed: BTreeSet<String>,
+    /// Claims, or parts without a claim, for which something has changed: themselves, their class, their part, its node,
+    /// or the pods that name them. These pods are to be looked at again.
     changed: BTreeSet<Name>,
     /// Claims for which something has changed since their writes were planned.
     due: BTreeSet<Name>,
@@ -48,6 +50,9 @@ impl Mirror {
     /// Notes whether all claims, classes and parts are known, and if not, why.
     pub(crate) fn elastic_gpu_claims_are(&mut self, access: Access) {
         if std::mem::replace(&mut self.elastic_gpus.access, access) != access {
+            if access != Access::Read {
+                self.end_all_parts();
+            }
             let of = &mut self.elastic_gpus;
             of.changed.extend(of.users.keys().chain(of.known.claims.keys()).chain(of.known.subjects()).cloned());
             of.due.extend(of.changed.iter().cloned());
@@ -126,6 +131,8 @@ impl Mirror {
     /// Looks at the rooms and the matches of the claims for which something has changed, and has the pods looked at again
     /// that name these claims.
     pub(super) fn look_at_elastic_gpus(&mut self) {
+        let postponed = std::mem::take(&mut self.elastic_gpus.postponed);
+        self.elastic_gpus.changed_parts.extend(postponed);
         // A room that is found or lost can change matches, and a match can change what its claim's pods may ask for.
         while !self.elastic_gpus.changed.is_empty() || !self.elastic_gpus.changed_parts.is_empty() {
             let changed = std::mem::take(&mut self.elastic_gpus.changed);

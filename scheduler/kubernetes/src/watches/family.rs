@@ -141,14 +141,17 @@ impl Family {
             match version {
                 Some(Some(version)) => {
                     self.follow(version, &client, &shared, &access).await;
-                    // A new leader need not wait for a resource that is served by name only.
+                    // A new leader need not wait for gangs that are served by name only: the pods that are in some wait.
+                    // Without other resources it could decide wrongly, so it waits for them.
                     let is_known = access.borrow().is_some();
                     if !is_known {
                         let (group, _, plurals) = self.address();
                         let resources = plurals.join(", ");
                         warn!(group, resources, "the API server names them, but does not have them; trying again");
-                        shared.change(|mirror| self.forget(mirror));
-                        access.send_replace(Some(Access::Absent));
+                        if matches!(self, Family::Gang(_)) {
+                            shared.change(|mirror| self.forget(mirror));
+                            access.send_replace(Some(Access::Absent));
+                        }
                     }
                 }
                 Some(None) if lacks_answers => self.is_unanswered(&shared, &access),

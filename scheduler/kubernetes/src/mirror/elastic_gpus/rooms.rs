@@ -12,7 +12,7 @@ use aliquot_scheduler_engine::{Amounts, ClaimUid, DevicePart, Generation, Observ
 use super::super::chosen::only_on;
 use super::super::{Access, Instance, KeptPart, Mirror};
 use crate::devices;
-use crate::elastic::{ElasticGpu, Name, Room, subject_of};
+use crate::elastic::{ElasticGpu, Name, Room, bound_to, subject_of};
 use crate::pod::{PodFacts, QUEUE};
 
 /// The prefix of the names of parts in the books. No UID of a pod has it.
@@ -58,6 +58,10 @@ impl Mirror {
     }
 
     fn look_at_room(&mut self, name: &str) {
+        if self.awaits_answer(name) {
+            self.elastic_gpus.postponed.insert(name.to_owned());
+            return;
+        }
         let Some(gpu) = self.elastic_gpus.known.gpu(name) else {
             self.end_part(name);
             self.elastic_gpus.known.rooms.remove(name);
@@ -83,6 +87,30 @@ impl Mirror {
             self.end_part(name);
             self.ask_for_room(name, place);
         }
+    }
+
+    /// Whether an answer is on its way that concerns the room of a part, so that the room must stay as it is: the answer of
+    /// the books, which were asked for the room, or that of a binding of a pod that has the part.
+    fn awaits_answer(&self, name: &str) -> bool {
+        let Some(told) = self.elastic_gpus.told.get(name) else { return false };
+        if told.instance.is_none() {
+            return !told.is_refused && !self.elastic_gpus.asked.iter().any(|asked| is_about(asked, name));
+        }
+        let gpu = self.elastic_gpus.known.gpu(name);
+        if gpu.is_some_and(|gpu| self.place_of(name, gpu).is_ok_and(|place| place.part == told.place.part)) {
+            return false;
+        }
+        let has_it = |of: &Instance| !of.is_bound && of.node == told.place.node && of.kept.contains(&told.place.part);
+        self.pods.values().any(|pod| pod.instance.as_ref().is_some_and(has_it))
+    }
+
+    /// Gives back the room of all parts, because the cluster has no such objects any more.
+    pub(super) fn end_all_parts(&mut self) {
+        let names: Vec<String> = self.elastic_gpus.told.keys().cloned().collect();
+        names.iter().for_each(|name| self.end_part(name));
+        self.elastic_gpus.postponed.clear();
+        self.elastic_gpus.known.rooms.clear();
+        self.elastic_gpus.known.matches.clear();
     }
 
     fn note_room(&mut self, name: &str, room: Room) {
@@ -127,10 +155,11 @@ impl Mirror {
             return Err(format!("its claim is bound to the ElasticGPU {other:?}; delete this one"));
         }
         let part = DevicePart { uuid: device.clone(), core: DeviceCore::new(core * 10), memory: Bytes::new(memory) };
-        let there = self.elastic_gpus.told.iter().filter(|(other, told)| {
-            *other != name && told.instance.is_some() && told.place.node == *node && told.place.part.uuid == *device
-        });
-        let there: Vec<(&str, &DevicePart)> = there.map(|(other, told)| (other.as_str(), &told.place.part)).collect();
+        let on_node = self.elastic_gpus.on_node.get(node).into_iter().flatten().filter(|other| *other != name);
+        let there = on_node.filter_map(|other| Some((other.as_str(), self.elastic_gpus.told.get(other)?)));
+        let there = there
+            .filter(|(_, told)| told.instance.is_some() && told.place.node == *node && told.place.part.uuid == *device);
+        let there: Vec<(&str, &DevicePart)> = there.map(|(other, told)| (other, &told.place.part)).collect();
         let (cores, bytes) = there.iter().fold((core * 10, memory), |(core, bytes), (_, part)| {
             (core.saturating_add(part.core.get()), bytes.saturating_add(part.memory.get()))
         });
@@ -141,7 +170,10 @@ impl Mirror {
                 others.join(", ")
             ));
         }
-        let queue_of_claim = bound.and_then(|claim| claim.metadata.labels.as_ref()?.get(QUEUE).cloned());
+        // A part of an earlier claim of this name does not count to the queue of the new one.
+        let may_be_bound = is_bound_here || bound_to(gpu).is_none();
+        let of_queue = bound.filter(|_| may_be_bound);
+        let queue_of_claim = of_queue.and_then(|claim| claim.metadata.labels.as_ref()?.get(QUEUE).cloned());
         let own = || gpu.metadata.labels.as_ref()?.get(QUEUE).cloned();
         let namespace = claim.as_ref().map(|(namespace, _)| namespace.clone()).unwrap_or_default();
         let queue = queue_of_claim.or_else(own).or_else(|| self.queue_of_namespace(&namespace));
@@ -195,7 +227,10 @@ impl Mirror {
         let node = place.node.as_str().into();
         self.elastic_gpus.asked.push(Observation::ClaimOnNode(uid_of(name), Box::new(claim), node));
         self.elastic_gpus.told.insert(name.to_owned(), Told { place, instance: None, is_refused: false });
-        self.note_room(name, Room::Asked);
+        // A part that had no room until now says so until there is an answer.
+        if !matches!(self.elastic_gpus.known.rooms.get(name), Some(Room::None(_))) {
+            self.note_room(name, Room::Asked);
+        }
     }
 
     fn end_part(&mut self, name: &str) {
@@ -207,7 +242,7 @@ impl Mirror {
             self.tell_outcome(uid.as_str(), &of, generation, StepOutcome::Gone);
             self.report(&told.place.node);
         }
-        self.elastic_gpus.asked.retain(|asked| !matches!(asked, Observation::ClaimOnNode(of, ..) if *of == uid));
+        self.elastic_gpus.asked.retain(|asked| !is_about(asked, name));
         self.told.push(Observation::ClaimEnded(uid));
     }
 
@@ -219,7 +254,9 @@ impl Mirror {
     /// The books have room for a part, and ask that it be taken. Returns whether this is about a part.
     pub(in super::super) fn start_part(&mut self, uid: &str, start: &Instance) -> bool {
         let Some(name) = uid.strip_prefix(PART) else { return false };
-        let told = self.elastic_gpus.told.get_mut(name).filter(|told| told.place.node == start.node);
+        let told = self.elastic_gpus.told.get_mut(name);
+        let told =
+            told.filter(|told| told.place.node == start.node && start.amounts.devices == [told.place.part.clone()]);
         let outcome = match told {
             Some(told) => {
                 (told.instance, told.is_refused) = (Some(start.generation), false);
@@ -324,6 +361,11 @@ fn claim_of(place: &Place, constraints: Constraints) -> Claim {
         queue: place.queue.clone(),
         ..Claim::default()
     }
+}
+
+/// Whether this asks for the room of this part.
+fn is_about(asked: &Observation, name: &str) -> bool {
+    matches!(asked, Observation::ClaimOnNode(of, ..) if *of == uid_of(name))
 }
 
 fn uid_of(name: &str) -> ClaimUid {

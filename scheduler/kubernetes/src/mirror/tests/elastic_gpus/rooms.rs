@@ -255,5 +255,80 @@ fn a_part_counts_to_the_queue_of_its_claim() {
     said_of(&mut world, "static");
     world.reconcile();
     assert_eq!((of_team(&world), free(&world)), (600, 400));
+    // The part is kept when its claim is gone, and is not charged to a later claim of that name.
+    let later = json!({"metadata": {"uid": "another", "labels": {"aliquot.dev/queue": "team"}}});
+    claim(&mut world, "part", later);
+    world.reconcile();
+    assert_eq!((of_team(&world), free(&world)), (0, 400));
+    no_errors(&world);
+}
+
+#[test]
+fn a_pod_keeps_its_part_when_the_kind_is_removed() {
+    let mut world = after_first_pod();
+    world.mirror.elastic_gpu_claim_gone("default", "part");
+    world.mirror.elastic_gpu_class_gone("fast");
+    world.mirror.elastic_gpu_gone("egpu-uid-of-part");
+    world.mirror.elastic_gpu_claims_are(Access::Absent);
+    world.reconcile();
+    assert_eq!((free(&world), world.names_of_bound()), (400, vec!["a"]));
+    world.delete("a");
+    world.reconcile();
+    assert_eq!(free(&world), 1000, "nothing is kept for parts any more");
+    no_errors(&world);
+}
+
+#[test]
+fn a_part_deleted_while_its_pod_is_bound_is_the_pod_s() {
+    let mut world = after_first_pod();
+    world.delete("a");
+    world.reconcile();
+    claiming(&mut world, "b", json!({}));
+    world.wait_for_writes();
+    world.mirror.elastic_gpu_gone("egpu-uid-of-part");
+    world.pod("waits", 80, json!({}));
+    for _ in 0..20 {
+        world.hear();
+        world.poll();
+        world.now_ms += 50;
+    }
+    world.reconcile();
+    assert_eq!((free(&world), world.names_of_bound()), (400, vec!["b"]));
+    world.delete("b");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["waits"]);
+    no_errors(&world);
+}
+
+#[test]
+fn a_part_that_changes_while_room_is_asked_gets_it_once() {
+    let mut world = World::new();
+    class(&mut world, json!({}));
+    world.mirror.elastic_gpu_claims_are(Access::Read);
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    world.reconcile();
+    made(&mut world, "static", json!({}));
+    world.hear();
+    made(&mut world, "static", json!({"spec": {"capacity": {"core": 50}}}));
+    world.reconcile();
+    assert_eq!(free(&world), 500);
+    world.mirror.elastic_gpu_gone("static");
+    world.pod("a", 80, json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    no_errors(&world);
+}
+
+#[test]
+fn a_claim_that_lost_its_part_is_bound_to_no_other() {
+    let mut world = after_first_pod();
+    world.delete("a");
+    world.mirror.elastic_gpu_gone("egpu-uid-of-part");
+    claim(&mut world, "part", json!({"status": {"phase": "Lost", "elasticGPUName": "egpu-uid-of-part"}}));
+    made(&mut world, "static", json!({"spec": {"capacity": {"core": 90}}}));
+    world.reconcile();
+    let steps = steps(&mut world);
+    assert!(!steps.iter().any(|step| matches!(step, Step::Bind { .. })), "{steps:?}");
+    assert_eq!(free(&world), 100);
     no_errors(&world);
 }
