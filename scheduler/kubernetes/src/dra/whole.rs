@@ -72,6 +72,9 @@ impl Rule {
     }
 }
 
+/// Whether what all requests get is accepted by a caller who knows more than the rules say.
+type Acceptance<'a> = dyn Fn(&[Given]) -> bool + 'a;
+
 /// What a request gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Given {
@@ -110,7 +113,7 @@ pub(crate) fn search_where(
     rules: &[Rule],
     room: &Room,
     trials_max: u32,
-    is_accepted: &dyn Fn(&[Given]) -> bool,
+    is_accepted: &Acceptance<'_>,
 ) -> Result<Vec<Given>, Failure> {
     begin(requests, rules, room, trials_max, Some(is_accepted))
 }
@@ -120,7 +123,7 @@ fn begin(
     rules: &[Rule],
     room: &Room,
     trials_max: u32,
-    is_accepted: Option<&dyn Fn(&[Given]) -> bool>,
+    is_accepted: Option<&Acceptance<'_>>,
 ) -> Result<Vec<Given>, Failure> {
     let requests: Vec<Request> =
         requests.iter().enumerate().map(|(place, request)| narrowed(place, request, rules, room)).collect();
@@ -142,7 +145,7 @@ struct Search<'a> {
     requests: &'a [Request],
     rules: &'a [Rule],
     trials_max: u32,
-    is_accepted: Option<&'a dyn Fn(&[Given]) -> bool>,
+    is_accepted: Option<&'a Acceptance<'a>>,
     /// By device. Those without a number have no twin.
     twins: BTreeMap<usize, usize>,
     /// What the requests up to the current one get, if the later ones find devices, too.
