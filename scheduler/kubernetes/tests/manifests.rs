@@ -30,6 +30,44 @@ fn the_shipped_schemas_are_those_of_the_program() {
     }
 }
 
+/// Fields whose names CEL reserves are written with underscores in rules, as the API server expects: `__namespace__`. With
+/// the plain name the API server refuses the whole definition, and says that the rule costs too much.
+#[test]
+fn no_rule_names_a_field_by_a_word_that_cel_reserves() {
+    // The list of the documentation of CustomResourceDefinitions.
+    let reserved = [
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+    ];
+    let is_in_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    for definition in
+        [Queue::crd(), SchedulingPolicy::crd(), ElasticGpuClass::crd(), ElasticGpuClaim::crd(), ElasticGpu::crd()]
+    {
+        let text = serde_json::to_string(&definition).unwrap();
+        for rule in text.split("\"rule\":\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let fields = rule.split('.').skip(1).filter_map(|rest| rest.split(|letter| !is_in_word(letter)).next());
+            let wrong: Vec<&str> = fields.filter(|field| reserved.contains(field)).collect();
+            assert!(wrong.is_empty(), "{wrong:?} in {rule:?}");
+        }
+    }
+}
+
 #[test]
 fn the_shipped_priorities_are_those_of_the_program() {
     let shipped = documents("priority-classes.yaml");

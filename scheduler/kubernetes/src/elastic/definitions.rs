@@ -157,9 +157,9 @@ pub enum ElasticGpuClaimPhase {
               self.model == oldSelf.model && self.elasticGPUClassName == oldSelf.elasticGPUClassName && \
               self.reclaimPolicy == oldSelf.reclaimPolicy",
      "message": "a part cannot be changed; create another one"},
-    {"rule": "!has(oldSelf.claimRef) || has(self.claimRef) && (self.claimRef == oldSelf.claimRef || \
-              oldSelf.claimRef.uid == '' && self.claimRef.namespace == oldSelf.claimRef.namespace && \
-              self.claimRef.name == oldSelf.claimRef.name)",
+    {"rule": "!has(oldSelf.claimRef) || has(self.claimRef) && self.claimRef.__namespace__ == oldSelf.claimRef.__namespace__ && \
+              self.claimRef.name == oldSelf.claimRef.name && \
+              (oldSelf.claimRef.uid == '' || self.claimRef.uid == oldSelf.claimRef.uid)",
      "message": "a part stays bound to its claim; create another part for another claim"}
 ]))]
 #[serde(rename_all = "camelCase")]
