@@ -9,10 +9,15 @@ use super::{DEVICE_BYTES, World, Write};
 use crate::gang::GangKind;
 
 /// Marsaglia's xorshift: <https://www.jstatsoft.org/article/view/v008i14>.
-struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
+    pub(super) fn of(seed: u64) -> Dice {
+        // The state must not be 0.
+        Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -84,7 +89,7 @@ fn choose(world: &mut World, dice: &mut Dice) {
 
 /// `beside_kube`: half of the pods are kube-scheduler's.
 fn play(seed: u64, beside_kube: bool) -> World {
-    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut dice = Dice::of(seed);
     let mut world = World::new();
     for node in 0..3 {
         world.node(&format!("n{node}"), 1 + usize::try_from(dice.below(2)).unwrap());

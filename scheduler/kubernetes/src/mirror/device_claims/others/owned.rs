@@ -1,4 +1,4 @@
-//! What has the devices of other drivers.
+//! The owners of other drivers' devices: claims that have them, and pods that are being bound with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::super::{DeviceClaims, Name};
 use super::{DeviceId, Others};
 use crate::dra::{ClaimFacts, CounterName, Counters, DRIVER, Pool, PoolKey, Reach, counters_taken_by};
 
-/// What has a device.
+/// A claim or pod that has a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum Owner {
     /// The device is allocated to this claim.
@@ -17,8 +17,8 @@ pub(in super::super) enum Owner {
 }
 
 impl Mirror {
-    /// Notes the devices that a claim or pod has now. Where one has become free by this, or is not free any more, places
-    /// are counted again on the nodes that reach it.
+    /// Notes the devices that a claim or pod has now. If a device has become free by this, or is not free any more, the
+    /// places on all nodes that reach the device are counted again.
     pub(in super::super) fn note_owned(&mut self, owner: Owner, devices: BTreeSet<DeviceId>) {
         let changed = self.device_claims.others.note_owned(owner, devices);
         if self.device_claims.others.kinds.is_empty() {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::super::World;
+use super::super::random::Dice;
 use super::NIC;
 
 /// A partition that takes so many slots.
@@ -128,13 +129,8 @@ fn a_pool_with_wrong_counters_is_not_given_out() {
 #[test]
 fn random_partitions_never_take_more_than_there_is() {
     for seed in 1..30_u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut dice = Dice::of(seed);
+        let mut random = |below: u64| dice.below(below);
         let mut world = World::new();
         world.node("n", 0);
         let sizes: BTreeMap<String, u64> = (0..6).map(|number| (format!("p{number}"), 1 + random(4))).collect();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
+use super::super::random::Dice;
 use super::super::{World, Write};
 use super::BYTES;
 use super::both_drivers::of_root;
@@ -12,13 +13,8 @@ use super::both_drivers::of_root;
 #[test]
 fn random_changes_never_give_a_device_out_twice() {
     for seed in 0..40_u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut dice = Dice::of(seed);
+        let mut random = |below: u64| dice.below(below);
         let mut world = World::new();
         for node in ["n", "m"] {
             let roots = [of_root("a"), of_root("b")];

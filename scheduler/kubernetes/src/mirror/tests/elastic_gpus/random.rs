@@ -1,19 +1,8 @@
 //! Random users of parts, beside other pods, nodes that come and go, and changes of the leader.
 
+use super::super::random::Dice;
 use super::*;
 use crate::elastic::ElasticGpu;
-
-/// Marsaglia's xorshift: <https://www.jstatsoft.org/article/view/v008i14>.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 const WORLDS: u64 = 60;
 const STEPS: usize = 60;
@@ -166,7 +155,7 @@ impl Parts {
 fn no_device_is_given_out_twice_to_pods_and_parts() {
     let mut bound = 0;
     for seed in 1..=WORLDS {
-        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut dice = Dice::of(seed);
         let mut of = Parts { world: World::new(), claims: BTreeMap::new(), gpus: BTreeMap::new(), made: 0 };
         speaking_node(&mut of.world, "n", 2, "NVIDIA H100");
         of.show_all();

@@ -15,6 +15,15 @@ fn after_first_pod() -> World {
     world
 }
 
+/// A world with a class, and a node of one device.
+fn without_claims() -> World {
+    let mut world = World::new();
+    class(&mut world, json!({}));
+    world.mirror.elastic_gpu_claims_are(Access::Read);
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    world
+}
+
 /// A part that an administrator makes. `more` is merged into it.
 fn made(world: &mut World, name: &str, more: Value) {
     let mut gpu = json!({
@@ -147,10 +156,7 @@ fn another_leader_keeps_the_rooms_of_parts() {
 
 #[test]
 fn an_available_part_keeps_its_room_for_a_claim() {
-    let mut world = World::new();
-    class(&mut world, json!({}));
-    world.mirror.elastic_gpu_claims_are(Access::Read);
-    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    let mut world = without_claims();
     made(&mut world, "static", json!({}));
     world.reconcile();
     assert_eq!(said_of(&mut world, "static"), Some((ElasticGpuPhase::Available, String::new())));
@@ -170,10 +176,7 @@ fn an_available_part_keeps_its_room_for_a_claim() {
 
 #[test]
 fn a_part_that_has_no_room_says_so_and_evicts_nobody() {
-    let mut world = World::new();
-    class(&mut world, json!({}));
-    world.mirror.elastic_gpu_claims_are(Access::Read);
-    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    let mut world = without_claims();
     world.pod("a", 50, json!({}));
     world.reconcile();
     made(&mut world, "static", json!({}));
@@ -235,10 +238,7 @@ fn a_part_has_its_room_again_when_its_node_is_back() {
 
 #[test]
 fn a_part_counts_to_the_queue_of_its_claim() {
-    let mut world = World::new();
-    class(&mut world, json!({}));
-    world.mirror.elastic_gpu_claims_are(Access::Read);
-    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    let mut world = without_claims();
     made(&mut world, "static", json!({}));
     world.reconcile();
     let of_team = |world: &World| {
@@ -302,10 +302,7 @@ fn a_part_deleted_while_its_pod_is_bound_is_the_pod_s() {
 
 #[test]
 fn a_part_that_changes_while_room_is_asked_gets_it_once() {
-    let mut world = World::new();
-    class(&mut world, json!({}));
-    world.mirror.elastic_gpu_claims_are(Access::Read);
-    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    let mut world = without_claims();
     world.reconcile();
     made(&mut world, "static", json!({}));
     world.hear();
