@@ -28,7 +28,8 @@ pub enum Observation {
     /// A user wants this claim, and another scheduler has chosen its node. It is placed there at once into what is
     /// free, or refused and then forgotten. Its constraints name the node as well.
     ClaimOnNode(ClaimUid, Box<Claim>, NodeName),
-    /// A claim asks for something else now. A running claim is resized in place, if there is room.
+    /// A claim asks for something else now. A running claim is resized in place, if there is room. A claim that has not
+    /// started gives up a place that is too small now.
     ClaimResized(ClaimUid, Box<Request>),
     /// How a claim's place depends on the places of other claims now. A running claim stays where it is.
     ClaimPeers(ClaimUid, Option<Arc<Peers>>),

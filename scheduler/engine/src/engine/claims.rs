@@ -91,7 +91,7 @@ impl Engine {
             _ if entry.resize.as_ref().is_some_and(|resize| resize.command.is_some() && resize.to == request) => Ok(()),
             (Some(claim), _) if entry.resize.is_none() && self.asks_for(claim, &request) => Ok(()),
             (Some(claim), _) if entry.instance.is_some() => self.begin_resize(id, claim, request),
-            (Some(claim), _) => self.apply(Event::ClaimResized(claim, request)).map(|_| ()),
+            (Some(claim), _) => self.resize_unstarted(claim, request),
             (None, Some(parked)) => {
                 let claim = Claim { request, ..parked.claim.clone() };
                 self.enter(id, claim)

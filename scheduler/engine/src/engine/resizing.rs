@@ -33,6 +33,23 @@ impl Engine {
         Err(EventError::Moving(claim))
     }
 
+    /// Replaces the request of a claim that has no instance. A place that was kept for it gives way if it is too small
+    /// now, or if the claim waits there for others to leave: the place was chosen for the old request.
+    pub(super) fn resize_unstarted(&mut self, claim: ClaimId, to: Request) -> Result<(), EventError> {
+        match self.apply(Event::ClaimResized(claim, to.clone())) {
+            Ok(_) => return Ok(()),
+            Err(why @ (EventError::Request(_) | EventError::Namespace(_))) => return Err(why),
+            Err(_) => {}
+        }
+        if self.cluster.allocation(claim).is_some() {
+            self.apply(Event::ClaimEvicted(claim))?;
+        }
+        if self.cluster.leaving(claim).is_some() {
+            self.apply(Event::ClaimGone(claim))?;
+        }
+        self.apply(Event::ClaimResized(claim, to)).map(|_| ())
+    }
+
     /// Books what a resize needs, and tells the node. If there is no room, the claim keeps what it has, even after a
     /// restart that asks for the same again.
     fn try_resize(&mut self, id: EntryId, claim: ClaimId, resize: Resize) -> Result<(), EventError> {
@@ -202,8 +219,8 @@ impl Engine {
     pub(super) fn end_resize(&mut self, id: EntryId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let Some((claim, resize)) = entry.id.zip(entry.resize.take()) else { return };
-        // If the claim has a new place already, or its namespace has other bounds now, it keeps what the books hold.
-        let _ = self.apply(Event::ClaimResized(claim, resize.to));
+        // If its namespace has other bounds now, the claim keeps what the books hold.
+        let _ = self.resize_unstarted(claim, resize.to);
     }
 
     pub(super) fn note_resize(&mut self, id: EntryId, resize: Option<Resize>) {

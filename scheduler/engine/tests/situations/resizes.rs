@@ -144,3 +144,36 @@ fn a_claim_that_ends_while_it_is_resized_starts_again_with_what_it_asks_for() {
         other => panic!("not one start: {other:?}"),
     }
 }
+
+#[test]
+fn a_claim_that_waits_for_room_starts_with_its_newest_request() {
+    let mut kit = Kit::new(1, Vec::new());
+    let victim = kit.runs("victim", 100, 50);
+    kit.want("claim", 50, 100);
+    assert_eq!(stops(&kit.pass(100)), [("victim", victim)], "the claim waits for the victim");
+    assert_eq!(resize(&mut kit, "claim", 75), Ok(()));
+    kit.outcome("victim", victim, victim, StepOutcome::Gone);
+    match &kit.pass(100)[..] {
+        [Command { order: Order::Start { claim, amounts: told, .. }, .. }] => {
+            assert_eq!((claim.as_str(), told), ("claim", &amounts(0, 75)));
+        }
+        other => panic!("not one start: {other:?}"),
+    }
+}
+
+#[test]
+fn a_start_that_fails_is_repeated_with_the_newest_request() {
+    let mut kit = Kit::new(1, Vec::new());
+    kit.want("claim", 50, 50);
+    let (_, instance) = kit.start();
+    for percent in [60, 75] {
+        // A claim that starts is resized when it runs.
+        assert!(resize(&mut kit, "claim", percent).is_err());
+    }
+    kit.outcome("claim", instance, instance, StepOutcome::Failed("it asks for more by now".into()));
+    kit.now_ms += 1000;
+    match &kit.pass(100)[..] {
+        [Command { order: Order::Start { amounts: told, .. }, .. }] => assert_eq!(*told, amounts(0, 75)),
+        other => panic!("not one start: {other:?}"),
+    }
+}

@@ -54,3 +54,30 @@ fn an_allocation_without_a_binding_is_given_back_by_the_next() {
     assert_eq!(world.bound().len(), 1);
     assert_eq!(world.allocated().into_values().collect::<Vec<_>>(), [(60, 1 << 30)]);
 }
+
+#[test]
+fn a_claim_given_back_while_a_pod_waits_for_it_is_made_anew() {
+    for order in [["x", "y"], ["y", "x"]] {
+        let mut world = World::new();
+        world.node_with_driver("n", 1);
+        for (name, percent) in [("x", 60), ("y", 30), ("z", 20)] {
+            world.claim(name, percent, None, json!({}));
+        }
+        for (pod, claims) in [("a", ["x", "y"]), ("b", ["y", "z"])] {
+            let claims = claims.map(|name| json!({"name": name, "resourceClaimName": name}));
+            world.pod(pod, 0, json!({"spec": {"resourceClaims": claims}}));
+            world.reconcile();
+        }
+        assert_eq!(world.names_of_bound(), ["a"], "the device is full");
+        let uid = world.pods["a"]["metadata"]["uid"].as_str().unwrap().to_owned();
+        // While a's claims are allocated, b has a place on the device and waits there for a to leave. It needs one part.
+        world.delete("a");
+        world.reconcile();
+        for claim in order {
+            world.end_use(claim, &uid);
+            world.reconcile();
+        }
+        assert_eq!(world.names_of_bound(), ["b"], "{:?}", world.log);
+        assert_eq!(world.log, ["a to n", "b to n"]);
+    }
+}
