@@ -12,6 +12,7 @@ mod extended;
 mod pools;
 mod reach;
 mod selection;
+mod taint_rule;
 mod take;
 pub(crate) mod whole;
 
@@ -21,6 +22,7 @@ pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implici
 pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, uuid};
 pub(crate) use reach::{Reach, only, selector};
 pub(crate) use selection::{Criteria, Found, Selection, Whose};
+pub(crate) use taint_rule::TaintRule;
 pub(crate) use take::{Free, Taken, held};
 
 // The driver whose devices are given out: the node manager's.

@@ -73,7 +73,8 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
         due.sort_by_key(|about| said_at.get(&about.uid).copied());
         let (ill, idle) = shared.read(|mirror| (mirror.ill_devices(), mirror.idle_parts()));
         for about in due.into_iter().take(AT_A_LOOK) {
-            let Some(said) = what_to_say(&view, about, &ill, &idle) else { continue };
+            let tainted = || shared.read(|mirror| mirror.tainted_for(&about.uid));
+            let Some(said) = what_to_say(&view, about, &ill, &idle, tainted) else { continue };
             said_at.insert(about.uid.clone(), Instant::now());
             let is_said =
                 about.before.as_ref().is_some_and(|(reason, text)| *reason == said.reason && *text == said.text);
@@ -147,6 +148,11 @@ fn lacks_devices(view: &View, uid: &ClaimUid, explanation: &Explanation) -> bool
     is_matter_of_room && claim.is_some_and(|claim| claim.request.device_count() > 0)
 }
 
+/// Whether a pod waits for devices of our driver or of others. `place`: as for [`about_other_devices`].
+pub(crate) fn lacks_any_devices(view: &View, uid: &ClaimUid, explanation: &Explanation, place: Option<&str>) -> bool {
+    lacks_devices(view, uid, explanation) || about_other_devices(explanation, place).is_some()
+}
+
 /// What is said of other drivers' devices, if a pod lacks them, with the tier of the reason that says so. `place`: the
 /// name in the books of a place with such devices for it. The books know the devices that are free, and those of pods
 /// that this leader has bound.
@@ -157,7 +163,13 @@ pub(crate) fn about_other_devices(explanation: &Explanation, place: Option<&str>
 }
 
 /// What is to be said of a pod; `None`: nothing yet.
-fn what_to_say(view: &View, about: &About, ill: &[IllDevice], idle: &[KeptPart]) -> Option<Said> {
+fn what_to_say(
+    view: &View,
+    about: &About,
+    ill: &[IllDevice],
+    idle: &[KeptPart],
+    tainted: impl Fn() -> Option<String>,
+) -> Option<Said> {
     if let Some(problem) = &about.problem {
         return Some(Said { reason: NOT_SUPPORTED, text: problem.clone() });
     }
@@ -180,6 +192,9 @@ fn what_to_say(view: &View, about: &About, ill: &[IllDevice], idle: &[KeptPart])
             }
             let of_others = about_other_devices(&explanation, about.place.as_deref());
             reasons.extend(of_others.map(|(_, text)| text.to_owned()));
+            if lacks_any_devices(view, &uid, &explanation, about.place.as_deref()) {
+                reasons.extend(tainted());
+            }
             reasons.extend(about_ill_devices(view, &uid, &explanation, ill));
             reasons.extend(about_idle_parts(view, &uid, &explanation, idle));
             let help = changes_worth_saying(&explanation).next().map(|change| format!("; this would help: {change}"));

@@ -7,6 +7,8 @@ use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice, Res
 
 use super::counters::{self, Counters};
 use super::reach::Reach;
+use super::selection::has_effect;
+use super::taint_rule::TaintRule;
 use super::take::thousandths;
 use super::{DRIVER, MEMORY};
 
@@ -19,13 +21,17 @@ pub(crate) struct Pools {
     slices: BTreeMap<String, ResourceSliceSpec>,
     slices_of: BTreeMap<PoolKey, BTreeSet<String>>,
     pools: BTreeMap<PoolKey, Pool>,
+    /// The DeviceTaintRules, by name.
+    taint_rules: BTreeMap<String, TaintRule>,
+    /// The pools with devices that taints keep claims away from.
+    tainted: BTreeSet<PoolKey>,
     /// The pools that are on one node alone.
     on_node: BTreeMap<String, BTreeSet<PoolKey>>,
     /// The pools of other drivers whose devices are not on one node alone.
     spread: BTreeSet<PoolKey>,
     /// A pool has changed that is, or was, in `spread`.
     has_changed_spread: bool,
-    /// Pools whose slices have changed since they were read.
+    /// Pools of which slices or taint rules have changed since they were read.
     changed: BTreeSet<PoolKey>,
 }
 
@@ -34,7 +40,7 @@ pub(crate) struct Pools {
 pub(crate) struct Pool {
     /// The node that its devices are on; `None`: they are not on one node alone.
     pub(crate) node: Option<String>,
-    /// By name.
+    /// By name, with the taints of the rules that select them.
     pub(crate) devices: BTreeMap<String, Device>,
     /// Where each of the devices can be used, if they are another driver's.
     pub(crate) reach: BTreeMap<String, Reach>,
@@ -74,13 +80,27 @@ impl Pools {
         self.slices.keys().cloned().collect()
     }
 
-    /// Reads the pools whose slices have changed. Returns the pools that differ from before, with the nodes that each
+    /// Notes a DeviceTaintRule, or with `None` that there is none of this name.
+    pub(crate) fn taint_rule(&mut self, name: &str, rule: Option<TaintRule>) {
+        let before = self.taint_rules.remove(name);
+        if before != rule {
+            let is_concerned = |key: &&PoolKey| before.iter().chain(&rule).any(|rule| rule.is_about(key));
+            self.changed.extend(self.slices_of.keys().filter(is_concerned).cloned());
+        }
+        self.taint_rules.extend(rule.map(|rule| (name.to_owned(), rule)));
+    }
+
+    pub(crate) fn taint_rule_names(&self) -> BTreeSet<String> {
+        self.taint_rules.keys().cloned().collect()
+    }
+
+    /// Reads the pools that have changed. Returns the pools that differ from before, with the nodes that each
     /// is or was on.
     pub(crate) fn read(&mut self) -> BTreeMap<PoolKey, BTreeSet<String>> {
         let mut news = BTreeMap::new();
         for key in std::mem::take(&mut self.changed) {
             let before = self.pools.get(&key);
-            let pool = self.slices_of.get(&key).map(|names| self.pool(&key.0, names));
+            let pool = self.slices_of.get(&key).map(|names| self.pool(&key, names));
             let pool = pool.map(|pool| match before {
                 Some(before) if !pool.is_complete => Pool { is_complete: false, ..before.clone() },
                 _ => pool,
@@ -96,8 +116,12 @@ impl Pools {
                 keys.remove(&key);
             }
             self.has_changed_spread |= self.spread.remove(&key);
+            self.tainted.remove(&key);
             match pool {
                 Some(pool) => {
+                    if pool.devices.values().any(|device| device.taints.iter().flatten().any(has_effect)) {
+                        self.tainted.insert(key.clone());
+                    }
                     match &pool.node {
                         Some(node) => _ = self.on_node.entry(node.clone()).or_default().insert(key.clone()),
                         None if key.0 == DRIVER => {}
@@ -120,7 +144,8 @@ impl Pools {
         std::mem::take(&mut self.has_changed_spread)
     }
 
-    fn pool(&self, driver: &str, names: &BTreeSet<String>) -> Pool {
+    fn pool(&self, key: &PoolKey, names: &BTreeSet<String>) -> Pool {
+        let (driver, _) = key;
         let slices: Vec<&ResourceSliceSpec> = names.iter().filter_map(|name| self.slices.get(name)).collect();
         let newest = slices.iter().map(|slice| slice.pool.generation).max();
         let slices: Vec<&ResourceSliceSpec> =
@@ -141,6 +166,9 @@ impl Pools {
                 is_complete &= counters::taken_by(device).keys().all(|name| counters.contains_key(name));
             }
         }
+        for rule in self.taint_rules.values().filter(|rule| rule.is_about(key)) {
+            devices.values_mut().for_each(|device| rule.taint(device));
+        }
         Pool { node, devices, reach, counters, is_complete }
     }
 
@@ -150,6 +178,11 @@ impl Pools {
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (&PoolKey, &Pool)> + Clone {
         self.pools.iter()
+    }
+
+    /// The pools with devices that taints keep claims away from.
+    pub(super) fn tainted(&self) -> impl Iterator<Item = (&PoolKey, &Pool)> {
+        self.tainted.iter().filter_map(|key| Some((key, self.pools.get(key)?)))
     }
 
     /// Our driver's pools on a node.

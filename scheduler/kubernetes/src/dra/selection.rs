@@ -32,8 +32,21 @@ impl Criteria {
     }
 
     fn tolerate(&self, device: &Device) -> bool {
-        let mut taints = device.taints.iter().flatten().filter(|taint| taint.effect != "None");
-        taints.all(|taint| self.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
+        self.untolerated(device).is_none()
+    }
+
+    /// The first taint of a device that is not tolerated.
+    fn untolerated<'a>(&self, device: &'a Device) -> Option<&'a DeviceTaint> {
+        let is_tolerated = |taint: &DeviceTaint| self.tolerations.iter().any(|of| tolerates(of, taint));
+        device.taints.iter().flatten().find(|taint| has_effect(taint) && !is_tolerated(taint))
+    }
+
+    /// The devices that all expressions select and whose taints are not tolerated, each with one of these taints.
+    pub(crate) fn kept_away_from<'a>(&self, pools: &'a Pools) -> Vec<(&'a PoolKey, &'a Device, &'a DeviceTaint)> {
+        let Ok(expressions) = compile(&self.expressions) else { return Vec::new() };
+        let devices = pools.tainted().flat_map(|(key, pool)| pool.devices.values().map(move |device| (key, device)));
+        let tainted = devices.filter_map(|(key, device)| Some((key, device, self.untolerated(device)?)));
+        tainted.filter(|(key, device, _)| selects(&expressions, &key.0, device) == Ok(true)).collect()
     }
 }
 
@@ -88,7 +101,7 @@ impl Selection {
 
     /// Looks at pools that are new or have changed.
     pub(crate) fn look_at<'a>(&mut self, pools: &Pools, keys: impl Iterator<Item = &'a PoolKey> + Clone) {
-        let expressions = self.expressions();
+        let expressions = compile(&self.criteria.expressions);
         for key in keys.clone().filter(|(driver, _)| driver == DRIVER) {
             match pools.get(key) {
                 Some(pool) => {
@@ -152,10 +165,6 @@ impl Selection {
     pub(crate) fn all_found(&self) -> impl Iterator<Item = (&PoolKey, &String, &Found)> {
         let pools = self.others.iter().flatten();
         pools.flat_map(|(key, found)| found.iter().map(move |(device, found)| (key, device, found)))
-    }
-
-    fn expressions(&self) -> Result<Vec<Expression>, String> {
-        self.criteria.expressions.iter().map(|source| Expression::compile(source)).collect()
     }
 
     /// The devices of a pool that will do.
@@ -237,6 +246,15 @@ fn unsupported_of_others(device: &Device) -> Option<&'static str> {
         .or(is_shared.then_some("consumable capacity (allowMultipleAllocations)"))
         .or((device.binds_to_node == Some(true)).then_some("binding to the node (bindsToNode)"))
         .or(takes_of_node.then_some("resources of the node (nodeAllocatableResourceMappings)"))
+}
+
+fn compile(expressions: &[String]) -> Result<Vec<Expression>, String> {
+    expressions.iter().map(|source| Expression::compile(source)).collect()
+}
+
+/// Whether a taint keeps any claim away.
+pub(super) fn has_effect(taint: &DeviceTaint) -> bool {
+    taint.effect != "None"
 }
 
 /// Whether all expressions select a device. After the first that does not, the others are not asked, as in Kubernetes.

@@ -12,6 +12,7 @@ mod left_over;
 mod others;
 mod reservations;
 mod shortage;
+mod tainted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,7 @@ use k8s_openapi::api::resource::v1::{
 };
 
 use super::{Access, KnownPod, Mirror};
-use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, DevicesAsk, PoolKey, Pools, Selection, Whose};
+use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, DevicesAsk, PoolKey, Pools, Selection, TaintRule, Whose};
 use crate::pod::PodFacts;
 use crate::wanted::Wanted;
 
@@ -132,6 +133,15 @@ impl Mirror {
 
     pub(crate) fn resource_slice_names(&self) -> BTreeSet<String> {
         self.device_claims.pools.slice_names()
+    }
+
+    /// Notes a DeviceTaintRule, or with `None` that there is none of this name.
+    pub(crate) fn device_taint_rule(&mut self, name: &str, rule: Option<TaintRule>) {
+        self.device_claims.pools.taint_rule(name, rule);
+    }
+
+    pub(crate) fn device_taint_rule_names(&self) -> BTreeSet<String> {
+        self.device_claims.pools.taint_rule_names()
     }
 
     pub(crate) fn device_class(&mut self, class: DeviceClass) {

@@ -24,6 +24,8 @@ pub(crate) struct Known {
     pub(crate) is_gated: bool,
     /// The name in the books of a place with devices of other drivers for it.
     pub(crate) place: Option<String>,
+    /// Which devices only taints keep from it.
+    pub(crate) tainted: Option<String>,
 }
 
 /// Claims of pods that do not exist.
@@ -63,6 +65,7 @@ impl Mirror {
             is_ours: pod.claim.is_some() || pod.instance.is_some() || is_waiting,
             is_gated: facts.is_gated && facts.node.is_none(),
             place: pod.place().map(str::to_owned),
+            tainted: self.tainted_for(&facts.uid),
         })
     }
 

@@ -7,7 +7,9 @@ use aliquot_telemetry::tier_word;
 
 use super::{Refusal, reasons};
 use crate::mirror::{IllDevice, KeptPart, Known};
-use crate::report::{about_idle_parts, about_ill_devices, about_other_devices, changes_worth_saying};
+use crate::report::{
+    about_idle_parts, about_ill_devices, about_other_devices, changes_worth_saying, lacks_any_devices,
+};
 use crate::serve::Shared;
 
 /// What is known of a pod.
@@ -54,9 +56,13 @@ fn of_known(known: Known, view: &View, ill: &[IllDevice], idle: &[KeptPart]) -> 
         answer.reasons = reasons(&explanation);
         let of_others = about_other_devices(&explanation, known.place.as_deref());
         answer.reasons.extend(of_others.map(|(tier, text)| reason(tier_word(tier), text.to_owned())));
+        let lacks_devices = lacks_any_devices(view, &uid, &explanation, known.place.as_deref());
+        let tainted = known.tainted.filter(|_| lacks_devices);
         let ill = about_ill_devices(view, &uid, &explanation, ill);
         let idle = about_idle_parts(view, &uid, &explanation, idle);
-        answer.reasons.extend(ill.into_iter().chain(idle).map(|text| reason(tier_word(Tier::Device), text)));
+        answer
+            .reasons
+            .extend(tainted.into_iter().chain(ill).chain(idle).map(|text| reason(tier_word(Tier::Device), text)));
         answer.changes = changes_worth_saying(&explanation).map(ToString::to_string).collect();
         answer.evictions = explanation.evictions.iter().map(ToString::to_string).collect();
     }

@@ -1,13 +1,15 @@
-//! Devices of drivers, their classes and claims for them, where the cluster has them.
+//! Devices of drivers, their taints, their classes and claims for them, where the cluster has them.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::ResourceExt;
+use kube::api::DynamicObject;
+use tracing::warn;
 
 use super::follow::Sight;
 use super::in_namespace;
-use crate::dra::ClaimFacts;
+use crate::dra::{ClaimFacts, TaintRule};
 use crate::mirror::{Access, Mirror};
 
 pub(super) struct ResourceSlices;
@@ -93,5 +95,36 @@ impl Sight for ResourceClaims {
 
     fn access(&self, access: Access, mirror: &mut Mirror) {
         mirror.resource_claims_are(access);
+    }
+}
+
+/// Their versions differ in what is not read.
+pub(super) struct DeviceTaintRules;
+
+impl Sight for DeviceTaintRules {
+    type Object = DynamicObject;
+
+    fn name(&self) -> String {
+        "devicetaintrules".into()
+    }
+
+    fn key(&self, rule: &DynamicObject) -> Option<String> {
+        rule.metadata.name.clone()
+    }
+
+    fn show(&self, rule: DynamicObject, _: &str, mirror: &mut Mirror) {
+        let name = rule.name_any();
+        let read = TaintRule::of(&rule.data).inspect_err(|error| {
+            warn!(rule = name, error, "the DeviceTaintRule cannot be read, so devices do not have its taint");
+        });
+        mirror.device_taint_rule(&name, read.ok());
+    }
+
+    fn gone(&self, key: &str, mirror: &mut Mirror) {
+        mirror.device_taint_rule(key, None);
+    }
+
+    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
+        mirror.device_taint_rule_names()
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
-use super::device_claims::{DeviceClasses, ResourceClaims, ResourceSlices};
+use super::device_claims::{DeviceClasses, DeviceTaintRules, ResourceClaims, ResourceSlices};
 use super::elastic_gpus::{ElasticGpuClaims, ElasticGpuClasses, ElasticGpus};
 use super::follow::{Sight, follow, forget};
 use super::served::Served;
@@ -27,6 +27,7 @@ pub(super) enum Family {
     ElasticGpus,
     /// Claims are read before devices, so that no device is given out that a claim has already.
     DeviceClaims,
+    DeviceTaintRules,
     Gang(GangKind),
 }
 
@@ -36,8 +37,14 @@ type Follow = Box<dyn FnOnce(watch::Sender<Option<Access>>) -> Following + Send>
 
 impl Family {
     pub(super) fn all() -> impl Iterator<Item = Family> {
-        let own = [Family::Queues, Family::SchedulingPolicies, Family::ElasticGpus, Family::DeviceClaims];
-        own.into_iter().chain(GangKind::ALL.map(Family::Gang))
+        let single = [
+            Family::Queues,
+            Family::SchedulingPolicies,
+            Family::ElasticGpus,
+            Family::DeviceClaims,
+            Family::DeviceTaintRules,
+        ];
+        single.into_iter().chain(GangKind::ALL.map(Family::Gang))
     }
 
     /// Group, versions (the best one first), and plural names.
@@ -50,6 +57,7 @@ impl Family {
             Family::DeviceClaims => {
                 ("resource.k8s.io", &["v1"], vec!["resourceclaims", "deviceclasses", "resourceslices"])
             }
+            Family::DeviceTaintRules => ("resource.k8s.io", &["v1", "v1beta2", "v1alpha3"], vec!["devicetaintrules"]),
             Family::Gang(kind) => {
                 let Address { group, versions, plural, .. } = kind.api();
                 (group, versions, vec![plural])
@@ -75,7 +83,7 @@ impl Family {
         let (resources, versions) = (plurals.join(", "), versions.join(" or "));
         let what = format!("the cluster has no {resources} of {group} in version {versions}");
         match self {
-            Family::Gang(_) => debug!("{what}; they are watched once they are there"),
+            Family::Gang(_) | Family::DeviceTaintRules => debug!("{what}; they are watched once they are there"),
             Family::DeviceClaims => info!("{what}; they are watched once they are there"),
             _ => warn!("{what}; the scheduler works without them; apply its manifests, which define them"),
         }
@@ -96,6 +104,7 @@ impl Family {
                 forget(&DeviceClasses, mirror);
                 forget(&ResourceClaims, mirror);
             }
+            Family::DeviceTaintRules => forget(&DeviceTaintRules, mirror),
             Family::Gang(kind) => forget(&kind, mirror),
         }
     }
@@ -116,6 +125,11 @@ impl Family {
                 of(DeviceClasses, Api::all(all()), shared),
                 of(ResourceSlices, Api::all(all()), shared),
             ],
+            Family::DeviceTaintRules => {
+                let kind = GroupVersionKind::gvk("resource.k8s.io", version, "DeviceTaintRule");
+                let resource = ApiResource::from_gvk_with_plural(&kind, "devicetaintrules");
+                vec![of(DeviceTaintRules, Api::all_with(all(), &resource), shared)]
+            }
             Family::Gang(kind) => {
                 let Address { group, kind: word, plural, .. } = kind.api();
                 let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, word), plural);

@@ -7,18 +7,18 @@
 //! ```
 //!
 //! The kubeconfig has an administrator's rights. **The tests delete all nodes, pods, volumes and queues**, so the
-//! cluster must be one that nobody uses: an API server with etcd, of Kubernetes 1.36 with the features `GenericWorkload` and
-//! `GangScheduling` and the API `scheduling.k8s.io/v1alpha2`, and without kubelets, controllers and schedulers. The
-//! namespace `default` needs the service account `default`. The scheduler has the rights of its manifests. Tests that
-//! need faults keep to the project's own API server.
+//! cluster must be one that nobody uses: an API server with etcd, of Kubernetes 1.36 with the features `GenericWorkload`,
+//! `GangScheduling` and `DRADeviceTaintRules` and the APIs `scheduling.k8s.io/v1alpha2` and `resource.k8s.io/v1beta2`,
+//! and without kubelets, controllers and schedulers. The namespace `default` needs the service account `default`. The
+//! scheduler has the rights of its manifests. Tests that need faults keep to the project's own API server.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aliquot_test_api_server::{
-    ApiServer, BUDGETS, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS,
-    NODES, POD_GROUPS, PODS, QUEUES, Resource, SCHEDULING_POLICIES, SLICES, STORAGE_CLASSES, Store, VOLUME_CLAIMS,
-    VOLUMES,
+    ApiServer, BUDGETS, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, DEVICE_TAINT_RULES, ELASTIC_GPU_CLAIMS,
+    ELASTIC_GPU_CLASSES, ELASTIC_GPUS, NODES, POD_GROUPS, PODS, QUEUES, Resource, SCHEDULING_POLICIES, SLICES,
+    STORAGE_CLASSES, Store, VOLUME_CLAIMS, VOLUMES,
 };
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -110,6 +110,7 @@ impl Objects {
             (&CORE_EVENTS, "default"),
             (&CLAIMS, "default"),
             (&SLICES, ""),
+            (&DEVICE_TAINT_RULES, ""),
             (&DEVICE_CLASSES, ""),
         ];
         for (resource, namespace) in kinds {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, Fault, PODS, SLICES};
+use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, DEVICE_TAINT_RULES, Fault, PODS, SLICES};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
@@ -132,4 +132,27 @@ fn explain_says_of_cards_what_the_condition_says() {
     });
     let reasons = json_of::<Value>(&cluster, &["explain", "b"])["reasons"].to_string();
     assert!(reasons.contains(of_cards) && reasons.contains(DRIVER), "{reasons}");
+}
+
+#[test]
+fn a_rule_taints_a_card_until_it_is_deleted() {
+    let mut cluster = Cluster::start();
+    cluster.device_classes();
+    cluster.node_with_driver("n", &["H100"]);
+    cluster.cards("n", 1);
+    let rule = json!({
+        "apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule", "metadata": {"name": "repair"},
+        "spec": {
+            "deviceSelector": {"driver": DRIVER, "device": "nic-0"},
+            "taint": {"key": "example.com/repair", "effect": "NoSchedule"},
+        },
+    });
+    cluster.objects.create(&DEVICE_TAINT_RULES, "", rule);
+    let _scheduler = cluster.scheduler();
+    cluster.pod_of_example("a");
+    cluster.wait_until("a says that devices are tainted", |cluster| {
+        cluster.why_waiting("a").is_some_and(|(_, why)| why.contains("the taint example.com/repair:NoSchedule"))
+    });
+    cluster.objects.delete(&DEVICE_TAINT_RULES, "", "repair");
+    cluster.wait_until_bound(&["a"]);
 }

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
+use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::Value;
 
@@ -47,7 +48,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 37] = [
+pub const RESOURCES: [&Resource; 38] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -60,6 +61,7 @@ pub const RESOURCES: [&Resource; 37] = [
     &CLAIM_TEMPLATES,
     &SLICES,
     &DEVICE_CLASSES,
+    &DEVICE_TAINT_RULES,
     &LEASES,
     &SECRETS,
     &CONFIG_MAPS,
@@ -454,6 +456,22 @@ pub const DEVICE_CLASSES: Resource = Resource {
     selectable: &[],
     decode: strictly::<DeviceClass>,
     validate: validation::class::validate,
+    validate_status: |_, _| Ok(()),
+};
+
+/// `devicetaintrules`, in the version of Kubernetes 1.36.
+pub const DEVICE_TAINT_RULES: Resource = Resource {
+    group: "resource.k8s.io",
+    version: "v1beta2",
+    plural: "devicetaintrules",
+    kind: "DeviceTaintRule",
+    namespaced: false,
+    has_status: true,
+    metadata_with_status: false,
+    needs_version: false,
+    selectable: &[],
+    decode: strictly::<DeviceTaintRule>,
+    validate: |_, _| Ok(()),
     validate_status: |_, _| Ok(()),
 };
 

@@ -40,7 +40,7 @@ impl World {
         self.answers.remove(&self.uid(name)).expect("it is answered")
     }
 
-    fn uid(&self, name: &str) -> String {
+    pub(super) fn uid(&self, name: &str) -> String {
         self.pods[name]["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 

@@ -11,6 +11,7 @@ mod places;
 mod prioritised;
 mod problems;
 mod random;
+mod taint_rules;
 
 use std::collections::BTreeMap;
 

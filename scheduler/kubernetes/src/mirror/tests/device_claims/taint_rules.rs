@@ -1,0 +1,84 @@
+//! DeviceTaintRules.
+
+use serde_json::{Value, json};
+
+use super::super::World;
+use super::NIC;
+use crate::dra::{DRIVER, TaintRule};
+
+impl World {
+    /// A rule that taints the selected devices.
+    fn taint(&mut self, rule: &str, selector: Value) {
+        let taint = json!({"key": "repair", "value": "today", "effect": "NoSchedule"});
+        let read = TaintRule::of(&json!({"spec": {"deviceSelector": selector, "taint": taint}})).unwrap();
+        self.mirror.device_taint_rule(rule, Some(read));
+    }
+
+    fn untaint(&mut self, rule: &str) {
+        self.mirror.device_taint_rule(rule, None);
+    }
+}
+
+#[test]
+fn a_tainted_gpu_is_given_only_to_claims_that_tolerate_it() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.taint("repair", json!({"driver": DRIVER, "pool": "n"}));
+    world.claim("plain", 50, None, json!({}));
+    world.pod_with_claim("a", "plain", json!({}));
+    let toleration = json!({"key": "repair", "operator": "Exists"});
+    world.claim("tolerant", 30, None, json!({"tolerations": [toleration]}));
+    world.pod_with_claim("b", "tolerant", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+    assert!(world.why_waiting("a").contains("DeviceClass"), "{}", world.why_waiting("a"));
+    let said = world.mirror.tainted_for(&world.uid("a")).unwrap();
+    assert!(said.contains("n/gpu-0 of gpu.aliquot.dev") && said.contains("repair=today:NoSchedule"), "{said}");
+    // Another leader reads the slices and the rule anew.
+    world.change_leader();
+    world.taint("repair", json!({"driver": DRIVER, "pool": "n"}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+    world.untaint("repair");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+}
+
+#[test]
+fn a_tainted_card_is_not_given_out() {
+    let mut world = World::new();
+    world.node_with_driver("n", 0);
+    world.nics("n", 2);
+    world.taint("first", json!({"driver": NIC, "device": "nic-0"}));
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    assert_eq!(world.cards_given_out(), ["nic n-nics/nic-1"]);
+    world.pod_with_nic("b", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    // The rule now taints a card that has been given out already.
+    world.taint("first", json!({"driver": NIC, "device": "nic-1"}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+}
+
+#[test]
+fn a_slice_and_several_rules_add_up() {
+    let mut world = World::new();
+    world.node_with_driver("n", 0);
+    let of_driver = json!([{"name": "nic-0", "taints": [{"key": "cable", "effect": "NoSchedule"}]}]);
+    world.pool_of_nics("n-nics", json!({"nodeName": "n"}), of_driver);
+    world.taint("one", json!({}));
+    let tolerations = json!([{"key": "cable", "operator": "Exists"}]);
+    world.pod_with_nic("a", json!({"tolerations": tolerations}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "the taint of the rule is not tolerated");
+    world.taint("two", json!({"pool": "n-nics"}));
+    world.untaint("one");
+    world.reconcile();
+    assert!(world.bound().is_empty(), "the other rule has the same taint");
+    // A rule without a selector is about no device.
+    world.taint("two", json!(null));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
