@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_api_server::{Client, is_not_found, message};
+use aliquot_api_server::{Client, is_not_found};
 use aliquot_scheduler_engine::Shown;
 use aliquot_telemetry::{QueueUse, queue_uses};
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tokio::time::{Instant, interval, timeout};
-use tracing::debug;
 
 use crate::condition::Condition;
 use crate::mirror::QueueSaid;
@@ -53,8 +52,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown) {
             let patch = Patch::Merge(json!({"status": status}));
             match timeout(left, queues.patch_status(&name, &PatchParams::default(), &patch)).await {
                 Ok(Err(error)) if !is_not_found(&error) => {
-                    shared.status.write_failed(Written::QueueStatus);
-                    debug!(queue = name, error = message(&error), "cannot write the status of the queue");
+                    shared.status.write_refused(Written::QueueStatus, &name, &error);
                 }
                 _ => {}
             }

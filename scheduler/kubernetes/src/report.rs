@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_api_server::{Client, Events, message, pod_reference};
+use aliquot_api_server::{Client, Events, pod_reference};
 use aliquot_scheduler_core::Toleration;
 use aliquot_scheduler_core::explain::{Change, Explanation, Tier};
 use aliquot_scheduler_engine::{ClaimUid, Shown, View, Whereabouts};
@@ -13,7 +13,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tokio::time::{Instant, interval, timeout};
-use tracing::debug;
 
 use crate::mirror::{IllDevice, KeptPart};
 use crate::serve::Shared;
@@ -81,8 +80,10 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
             if is_said {
                 continue;
             }
-            if !timeout(left, write(&client, &events, about, &said)).await.unwrap_or(false) {
-                shared.status.write_failed(Written::Condition);
+            match timeout(left, write(&client, &events, about, &said)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => shared.status.write_refused(Written::Condition, &about.name, &error),
+                Err(_) => shared.status.write_failed(Written::Condition),
             }
         }
     }
@@ -218,8 +219,11 @@ fn is_about_the_node(change: &Change) -> bool {
     matches!(change, Change::Tolerate(toleration) if of_kubernetes(toleration))
 }
 
-/// Writes the condition and the event. Returns whether the condition was written.
-async fn write(client: &Client, events: &Events, about: &About, said: &Said) -> bool {
+/// Writes the condition and then the event.
+///
+/// # Errors
+/// The condition was not written.
+async fn write(client: &Client, events: &Events, about: &About, said: &Said) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &about.namespace);
     let condition = json!({"metadata": {"uid": about.uid}, "status": {"conditions": [{
         "type": "PodScheduled",
@@ -228,11 +232,7 @@ async fn write(client: &Client, events: &Events, about: &About, said: &Said) -> 
         "message": said.text,
         "lastTransitionTime": Timestamp::now(),
     }]}});
-    let patched = pods.patch_status(&about.name, &PatchParams::default(), &Patch::Strategic(condition)).await;
-    if let Err(error) = patched {
-        debug!(pod = about.name, error = message(&error), "cannot say why the pod waits");
-        return false;
-    }
+    pods.patch_status(&about.name, &PatchParams::default(), &Patch::Strategic(condition)).await?;
     events.warn(pod_reference(&about.namespace, &about.name, &about.uid), "FailedScheduling", &said.text).await;
-    true
+    Ok(())
 }

@@ -3,9 +3,11 @@
 
 mod calls;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_api_server::message;
 use aliquot_scheduler_engine::{Phase, Shown, View, Whereabouts};
 use aliquot_telemetry::{Level, NodeState, Telemetry, register_view};
 use parking_lot::Mutex;
@@ -17,6 +19,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
+use tracing::{debug, warn};
 
 use crate::serve::Shared;
 
@@ -26,6 +29,8 @@ pub(crate) use calls::{CallOutcome, Calls, Reviews};
 const SILENCE: Duration = Duration::from_secs(15);
 /// An engine that has not answered for so long hangs: the longest cycles take a few seconds.
 const HANGS: Duration = Duration::from_secs(60);
+/// Time after which it is said again that writes are forbidden.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// The engine is asked so often whether it answers.
 const ASK: Duration = Duration::from_secs(5);
 
@@ -77,6 +82,8 @@ pub(crate) struct Status {
     bindings: Family<OfOutcome, Counter>,
     evictions: Family<OfOutcome, Counter>,
     failed_writes: Family<OfWrite, Counter>,
+    /// When it was last said that what is written is forbidden.
+    forbidden_said: Mutex<BTreeMap<&'static str, Instant>>,
     binding: Histogram,
     start_wait: Histogram,
     decision: Histogram,
@@ -109,6 +116,7 @@ impl Default for Status {
             bindings: Family::default(),
             evictions: Family::default(),
             failed_writes: Family::default(),
+            forbidden_said: Mutex::default(),
             // From 1 ms to 1 min.
             binding: Histogram::new(exponential_buckets(0.001, 3.0, 11)),
             // From 10 ms to 46 hours.
@@ -178,6 +186,29 @@ impl Status {
     /// A write has failed, and is tried again.
     pub(crate) fn write_failed(&self, written: Written) {
         self.failed_writes.get_or_create(&OfWrite { write: written.word() }).inc();
+    }
+
+    /// The API server has answered a write of `object` with an error. Most errors pass by themselves, but nothing goes
+    /// on without a right.
+    pub(crate) fn write_refused(&self, written: Written, object: &str, error: &kube::Error) {
+        self.write_failed(written);
+        let (what, is_forbidden) = (written.word(), matches!(error, kube::Error::Api(status) if status.code == 403));
+        let error = message(error);
+        if is_forbidden && self.is_to_say_forbidden(written) {
+            let hint = "apply the scheduler's manifests, which give it the right";
+            warn!(what, object, error, "a write is forbidden; trying again; {hint}");
+        } else {
+            debug!(what, object, error, "a write has failed; trying again");
+        }
+    }
+
+    fn is_to_say_forbidden(&self, written: Written) -> bool {
+        let mut said = self.forbidden_said.lock();
+        let is_due = said.get(written.word()).is_none_or(|at| at.elapsed() >= SAY_AGAIN);
+        if is_due {
+            said.insert(written.word(), Instant::now());
+        }
+        is_due
     }
 
     pub(crate) fn calls(&self) -> &Calls {
@@ -321,5 +352,19 @@ impl Leading {
             status.decision.observe(asked.elapsed().as_secs_f64());
             sleep(ASK).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_right_is_said_once_a_minute() {
+        let status = Status::default();
+        assert!(status.is_to_say_forbidden(Written::Condition) && status.is_to_say_forbidden(Written::ElasticGpu));
+        assert!(!status.is_to_say_forbidden(Written::Condition));
+        tokio::time::advance(SAY_AGAIN).await;
+        assert!(status.is_to_say_forbidden(Written::Condition));
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_api_server::{Client, is_conflict, is_not_found, message};
+use aliquot_api_server::{Client, is_conflict, is_not_found};
 use jiff::Timestamp;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
 use tokio::time::{interval, timeout};
-use tracing::{debug, info};
+use tracing::info;
 
 use super::{ElasticGpu, ElasticGpuClaim, Name, Step};
 use crate::mirror::Mirror;
@@ -51,9 +51,8 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
                     // The object is gone, which the watch reports. Of one that is created it means that the resource is gone.
                     Some(Err(error)) if is_not_found(&error) && !matches!(step, Step::Make(_)) => true,
                     Some(Err(error)) => {
-                        shared.status.write_failed(Written::ElasticGpu);
-                        let error = message(&error);
-                        debug!(?step, error, "cannot write the status of an ElasticGPUClaim");
+                        let (namespace, name) = &claim;
+                        shared.status.write_refused(Written::ElasticGpu, &format!("{namespace}/{name}"), &error);
                         false
                     }
                     // The lease was over first.
