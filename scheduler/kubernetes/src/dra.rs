@@ -21,7 +21,7 @@ pub(crate) use counters::{CounterName, Counters, taken_by as counters_taken_by};
 pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implicit_resource, may_ask};
 pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, uuid};
 pub(crate) use reach::{Reach, only, selector};
-pub(crate) use selection::{Criteria, Found, Selection, Whose};
+pub(crate) use selection::{Criteria, Found, Selection, USABLE, Whose};
 pub(crate) use taint_rule::TaintRule;
 pub(crate) use take::{Free, Taken, held};
 

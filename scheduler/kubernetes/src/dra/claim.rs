@@ -113,6 +113,42 @@ impl Ask {
         self.requests.iter().flat_map(|request| &request.choices)
     }
 
+    /// The same, with a number of devices in each choice: a choice for all of a node's devices becomes a choice for each of
+    /// its `numbers`, or for one device if there is no number.
+    pub(crate) fn in_numbers(&self, numbers: impl Fn(&DevicesAsk) -> Vec<u16>) -> Ask {
+        let of_choice = |choice: &DevicesAsk| match choice.is_all {
+            false => vec![choice.clone()],
+            true => {
+                let numbers = Some(numbers(choice)).filter(|numbers| !numbers.is_empty()).unwrap_or_else(|| vec![1]);
+                numbers.into_iter().map(|count| DevicesAsk { count, ..choice.clone() }).collect()
+            }
+        };
+        let of_request = |request: &RequestAsk| request.choices.iter().map(of_choice).collect::<Vec<_>>();
+        let requests: Vec<Vec<Vec<DevicesAsk>>> = self.requests.iter().map(of_request).collect();
+        // The places of the choices that a former choice became.
+        let became = |request: usize, choice: usize| {
+            let before = requests.get(request).into_iter().flatten().take(choice).map(Vec::len).sum::<usize>();
+            let count = requests.get(request).and_then(|choices| choices.get(choice)).map_or(0, Vec::len);
+            before..before + count
+        };
+        let linked = |linked: &Linked| match linked.choice {
+            None => vec![*linked],
+            Some(choice) => {
+                became(linked.request, choice).map(|choice| Linked { choice: Some(choice), ..*linked }).collect()
+            }
+        };
+        let links = self
+            .links
+            .iter()
+            .map(|link| Link { requests: link.requests.iter().flat_map(linked).collect(), ..link.clone() })
+            .collect();
+        let named = self.requests.iter().zip(requests);
+        let requests = named
+            .map(|(RequestAsk { name, .. }, choices)| RequestAsk { name: name.clone(), choices: choices.concat() })
+            .collect();
+        Ask { requests, links, config: self.config.clone() }
+    }
+
     /// The attributes of devices that constraints compare, without those for which the books have a property of their
     /// own.
     pub(crate) fn compared(&self) -> impl Iterator<Item = &str> {
@@ -228,8 +264,7 @@ fn devices(name: String, asked: DeviceSubRequest) -> Result<DevicesAsk, String> 
         Some("All") => true,
         Some(mode) => {
             return Err(format!(
-                "request {name:?} has allocationMode {mode:?}; Aliquot's scheduler supports ExactCount: say how many \
-                 devices"
+                "request {name:?} has allocationMode {mode:?}; Aliquot's scheduler supports ExactCount and All"
             ));
         }
     };

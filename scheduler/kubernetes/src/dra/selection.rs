@@ -1,6 +1,6 @@
 //! The devices that will do for a request, and what each of them would give.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{DeviceCore, DeviceMemory};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, DeviceToleration};
@@ -9,7 +9,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::expression::Expression;
 use super::pools::{has_conditions, is_given_out};
 use super::take::thousandths;
-use super::{CORE, DRIVER, MEMORY, Pool, PoolKey, Pools, Taken};
+use super::{CORE, DRIVER, MEMORY, Pool, PoolKey, Pools, Taken, whole};
+
+/// The value of the attribute by which the books know a device that will do.
+pub(crate) const USABLE: &str = "true";
 
 /// Characters of the expressions that stand in an attribute's name, at most.
 const TEXT_MAX: usize = 200;
@@ -22,13 +25,15 @@ pub(crate) struct Criteria {
     pub(crate) expressions: Vec<String>,
     pub(crate) tolerations: Vec<DeviceToleration>,
     pub(crate) capacity: BTreeMap<String, Quantity>,
+    /// All devices of a node are wanted.
+    pub(crate) is_all: bool,
 }
 
 impl Criteria {
     /// A text that is equal for equal criteria.
     pub(crate) fn key(&self) -> String {
         let capacity: BTreeMap<&String, &String> = self.capacity.iter().map(|(name, of)| (name, &of.0)).collect();
-        serde_json::json!([self.class, self.expressions, self.tolerations, capacity]).to_string()
+        serde_json::json!([self.class, self.expressions, self.tolerations, capacity, self.is_all]).to_string()
     }
 
     fn tolerate(&self, device: &Device) -> bool {
@@ -58,6 +63,10 @@ pub(crate) struct Selection {
     pub(crate) attribute: String,
     /// Our driver's pools.
     pools: BTreeMap<PoolKey, Result<BTreeMap<String, Taken>, String>>,
+    /// Those of our driver's pools of which not all selected devices will do, or are known.
+    lacking: BTreeSet<PoolKey>,
+    /// If all devices of a node are wanted: the numbers of them that nodes have.
+    numbers: BTreeSet<u16>,
     /// By pool, the findings about the devices of all drivers that are selected, or may be. `None`: devices of our
     /// driver will do, and only these count.
     others: Option<BTreeMap<PoolKey, BTreeMap<String, Found>>>,
@@ -88,7 +97,8 @@ pub(crate) enum Whose {
 impl Selection {
     /// `number` makes the name of the attribute unique.
     pub(crate) fn new(criteria: Criteria, number: u64) -> Selection {
-        let mut named = format!("usable for DeviceClass {:?}", criteria.class);
+        let what = if criteria.is_all { "number of the node's devices, all " } else { "" };
+        let mut named = format!("{what}usable for DeviceClass {:?}", criteria.class);
         // The expressions of the class come first.
         if !criteria.expressions.is_empty() {
             let expressions = criteria.expressions.join(" && ");
@@ -96,7 +106,9 @@ impl Selection {
             let more = if cut == expressions { "" } else { "..." };
             named = format!("{named} ({cut}{more})");
         }
-        Selection { criteria, attribute: format!("{named} #{number}"), pools: BTreeMap::new(), others: None }
+        let attribute = format!("{named} #{number}");
+        let (pools, lacking, numbers) = Default::default();
+        Selection { criteria, attribute, pools, lacking, numbers, others: None }
     }
 
     /// Looks at pools that are new or have changed.
@@ -106,10 +118,21 @@ impl Selection {
             match pools.get(key) {
                 Some(pool) => {
                     let found = expressions.as_deref().map_err(String::clone).and_then(|of| self.usable(of, pool));
-                    self.pools.insert(key.clone(), found);
+                    match found {
+                        Ok((_, true)) => _ = self.lacking.remove(key),
+                        _ => _ = self.lacking.insert(key.clone()),
+                    }
+                    self.pools.insert(key.clone(), found.map(|(usable, _)| usable));
                 }
-                None => _ = self.pools.remove(key),
+                None => {
+                    self.pools.remove(key);
+                    self.lacking.remove(key);
+                }
             }
+        }
+        if self.criteria.is_all {
+            let nodes: BTreeSet<&String> = self.pools.keys().filter_map(|key| pools.get(key)?.node.as_ref()).collect();
+            self.numbers = nodes.into_iter().filter_map(|node| self.all_on(pools, node)).collect();
         }
         match expressions {
             Ok(expressions) => self.look_at_others(&expressions, pools, keys),
@@ -167,18 +190,50 @@ impl Selection {
         pools.flat_map(|(key, found)| found.iter().map(move |(device, found)| (key, device, found)))
     }
 
-    /// The devices of a pool that will do.
+    /// The devices of a pool that will do, and whether all selected ones do.
     ///
     /// # Errors
     /// An expression fails on one of them.
-    fn usable(&self, expressions: &[Expression], pool: &Pool) -> Result<BTreeMap<String, Taken>, String> {
+    fn usable(&self, expressions: &[Expression], pool: &Pool) -> Result<(BTreeMap<String, Taken>, bool), String> {
         let mut usable = BTreeMap::new();
+        let mut are_all = pool.is_complete;
         for (name, device) in pool.devices.iter().filter(|_| pool.is_complete) {
-            if selects(expressions, DRIVER, device)? && is_given_out(device) && self.criteria.tolerate(device) {
-                usable.extend(Taken::of(device, &self.criteria.capacity).map(|taken| (name.clone(), taken)));
+            if !selects(expressions, DRIVER, device)? {
+                continue;
+            }
+            let will_do = is_given_out(device) && self.criteria.tolerate(device);
+            match Taken::of(device, &self.criteria.capacity).filter(|_| will_do) {
+                Some(taken) => _ = usable.insert(name.clone(), taken),
+                None => are_all = false,
             }
         }
-        Ok(usable)
+        Ok((usable, are_all))
+    }
+
+    /// How many devices of our driver a node has for a request for all of them; `None`: it has none, has more than a claim
+    /// can get, or has some that will not do.
+    pub(crate) fn all_on(&self, pools: &Pools, node: &str) -> Option<u16> {
+        let mut number = 0;
+        for (key, _) in pools.on(node) {
+            if self.lacking.contains(key) {
+                return None;
+            }
+            number += self.pools.get(key)?.as_ref().ok()?.len();
+        }
+        u16::try_from(number).ok().filter(|number| (1..=whole::RESULTS_MAX).contains(&usize::from(*number)))
+    }
+
+    /// If all devices of a node are wanted: the numbers of them that nodes have, the smallest first.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u16> {
+        self.numbers.iter().copied()
+    }
+
+    /// The value of the attribute for the devices of a node that will do. `None`: the node has none.
+    pub(crate) fn value_on(&self, pools: &Pools, node: &str) -> Option<String> {
+        match self.criteria.is_all {
+            true => self.all_on(pools, node).map(|number| number.to_string()),
+            false => Some(USABLE.to_owned()),
+        }
     }
 
     /// What a device gives for the request; `None`: it will not do.
@@ -312,6 +367,7 @@ mod tests {
             expressions: expressions.iter().map(|text| (*text).to_owned()).collect(),
             tolerations: serde_json::from_value(tolerations).unwrap(),
             capacity: BTreeMap::from([("core".to_owned(), Quantity("25".into()))]),
+            is_all: false,
         };
         let mut selection = Selection::new(criteria, 1);
         let keys: Vec<PoolKey> = pools.all().map(|(key, _)| key.clone()).collect();

@@ -16,7 +16,7 @@ use bounds::{narrowed, twins, unservable};
 pub(crate) use room::Room;
 
 /// Devices that one claim can have, at most. The limit is Kubernetes'.
-const RESULTS_MAX: usize = 32;
+pub(super) const RESULTS_MAX: usize = 32;
 /// Trials of a device, after which the search is given up. The core, too, takes a node for full after this many trials.
 pub(crate) const TRIALS_MAX: u32 = 20_000;
 

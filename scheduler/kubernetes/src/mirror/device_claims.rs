@@ -23,7 +23,9 @@ use k8s_openapi::api::resource::v1::{
 };
 
 use super::{Access, KnownPod, Mirror};
-use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, DevicesAsk, PoolKey, Pools, Selection, TaintRule, Whose};
+use crate::dra::{
+    self, Ask, ClaimFacts, Criteria, DRIVER, DevicesAsk, PoolKey, Pools, Selection, TaintRule, USABLE, Whose,
+};
 use crate::pod::PodFacts;
 use crate::wanted::Wanted;
 
@@ -34,9 +36,6 @@ use others::{Others, Owner};
 pub(crate) use reservations::Reservation;
 pub(super) use reservations::Starting;
 pub(crate) use shortage::Shortage;
-
-/// The value of the attribute by which the books know a device that will do.
-const USABLE: &str = "true";
 
 /// Users that a claim can be reserved for, at most. The limit is Kubernetes'.
 const USERS_MAX: usize = 256;
@@ -369,12 +368,14 @@ impl Mirror {
         let claims = &self.device_claims;
         let marks = self.marks_on(node);
         let marks = &marks;
+        let values = claims.selections.values().filter_map(|of| Some((of, of.value_on(&claims.pools, node)?)));
+        let values = &values.collect::<Vec<(&Selection, String)>>();
         let specs = claims.pools.on(node).flat_map(|(key, pool)| {
             let usable = move |device: &str| {
                 let marked = marks.get(&dra::uuid(&key.1, device)).into_iter().flatten();
                 let marked = marked.map(|attribute| (attribute.clone(), USABLE.to_owned()));
-                let selections = claims.selections.values().filter(|of| of.taken(key, device).is_some());
-                let selected = selections.map(|of| (of.attribute.clone(), USABLE.to_owned()));
+                let selections = values.iter().filter(|(of, _)| of.taken(key, device).is_some());
+                let selected = selections.map(|(of, value)| (of.attribute.clone(), value.clone()));
                 let compared = claims.compared.iter().filter_map(|attribute| {
                     Some((attribute.clone(), dra::compared_value(DRIVER, pool.devices.get(device)?, attribute)?))
                 });
@@ -425,7 +426,13 @@ impl DeviceClaims {
             expressions: of_class.iter().chain(&ask.selectors).cloned().collect(),
             tolerations: ask.tolerations.clone(),
             capacity: ask.capacity.clone(),
+            is_all: ask.is_all,
         })
+    }
+
+    /// How many devices a node has for a request for all of them.
+    fn all_on(&self, ask: &DevicesAsk, node: &str) -> Option<u16> {
+        self.selection(ask).ok()?.all_on(&self.pools, node)
     }
 
     /// Claims that have devices of one of these pools.

@@ -1,5 +1,6 @@
 //! What a pod asks for by its claims: where those that are allocated can be used, and the devices of the others.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -7,8 +8,8 @@ use aliquot_scheduler_core::{Constraints, DeviceRequest, FurtherRequest};
 
 use super::super::Mirror;
 use super::others::AskedOf;
-use super::{Claimed, USABLE, USERS_MAX, containers};
-use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Link, Linked, RequestAsk};
+use super::{Claimed, USERS_MAX, containers};
+use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Link, Linked, RequestAsk, Selection, USABLE};
 use crate::placement;
 use crate::pod::{EXTENDED_RESOURCES, PodFacts};
 use crate::wanted::{Mark, Wanted, Wish};
@@ -82,12 +83,13 @@ impl Mirror {
                         continue;
                     }
                     has_more_of_ours |= asked_of == AskedOf::Ours;
-                    let of_requests = self.meant(ask, asked_of).map_err(|problem| of_claim(&problem))?;
+                    let in_numbers = self.in_numbers(ask, asked_of);
+                    let of_requests = self.meant(&in_numbers, asked_of).map_err(|problem| of_claim(&problem))?;
                     let before = wishes.len();
                     let after = |of: &Linked| Linked { request: before + of.request, ..*of };
                     let moved =
                         |link: &Link| Link { requests: link.requests.iter().map(after).collect(), ..link.clone() };
-                    links.extend(ask.links.iter().map(moved));
+                    links.extend(in_numbers.links.iter().map(moved));
                     let of = of_pod.name.as_str();
                     wishes.extend(of_requests.into_iter().map(|choices| Wish { of, choices }));
                     of_both.extend((asked_of == AskedOf::Both).then_some(before..wishes.len()));
@@ -161,6 +163,19 @@ impl Mirror {
         ask.requests.iter().filter(is_ours).map(|request| request.name.as_str()).collect()
     }
 
+    /// A claim with choices for the numbers of devices that nodes have, in place of choices for all devices of a node, if
+    /// it is for devices of our driver alone. The books know no other way to say "all".
+    pub(super) fn in_numbers<'a>(&self, ask: &'a Ask, asked_of: AskedOf) -> Cow<'a, Ask> {
+        if asked_of != AskedOf::Ours || ask.choices().all(|choice| !choice.is_all) {
+            return Cow::Borrowed(ask);
+        }
+        let numbers = |choice: &DevicesAsk| {
+            let selection = self.device_claims.selection(choice).ok();
+            selection.into_iter().flat_map(Selection::numbers).collect()
+        };
+        Cow::Owned(ask.in_numbers(numbers))
+    }
+
     /// The choices of each request of a claim, in the words of the books.
     fn meant(&self, ask: &Ask, asked_of: AskedOf) -> Result<Vec<Vec<FurtherRequest>>, String> {
         let claims = &self.device_claims;
@@ -168,20 +183,21 @@ impl Mirror {
             if asked_of == AskedOf::Both && !claims.is_ours(request) {
                 return Ok(FurtherRequest { name: request.name.clone(), ..FurtherRequest::default() });
             }
-            if request.is_all {
+            if request.is_all && asked_of == AskedOf::Both {
                 return Err(format!(
-                    "it has allocationMode \"All\", which Aliquot's scheduler does not support of {DRIVER}: say how many \
-                     devices"
+                    "it has allocationMode \"All\", which Aliquot's scheduler does not support of {DRIVER} in a claim that \
+                     is also for devices of other drivers: say how many devices"
                 ));
             }
             let key = claims.criteria(request)?.key();
             let selection = claims.selections.get(&key).ok_or("its devices are not selected yet")?;
             let (core, memory) = selection.part()?;
+            let value = if request.is_all { request.count.to_string() } else { USABLE.to_owned() };
             Ok(FurtherRequest {
                 name: request.name.clone(),
                 devices: DeviceRequest { count: request.count, core, memory },
                 models: BTreeSet::new(),
-                attributes: BTreeMap::from([(selection.attribute.clone(), USABLE.to_owned())]),
+                attributes: BTreeMap::from([(selection.attribute.clone(), value)]),
             })
         };
         let is_only_one = matches!(&ask.requests[..], [request] if request.choices.len() == 1);

@@ -51,8 +51,9 @@ impl DeviceClaims {
             allocation.results.iter().filter(of_request).any(|result| result.driver == DRIVER)
         };
         let is_whole = |of: &DeviceRequestAllocationResult| of.driver == DRIVER || of.share_id.is_none();
+        let are_all_ours = allocation.results.iter().all(|of| of.driver == DRIVER);
         let is_supported = |request: &RequestAsk| match has_ours(request) {
-            true => request.choices.iter().all(|choice| !choice.is_all),
+            true => are_all_ours || request.choices.iter().all(|choice| !choice.is_all),
             false => request.choices.iter().all(|choice| choice.capacity.is_empty()),
         };
         let could_be_anew = allocation.results.iter().all(is_whole)

@@ -279,7 +279,7 @@ impl Others {
 }
 
 impl DeviceClaims {
-    fn selection(&self, ask: &DevicesAsk) -> Result<&Selection, String> {
+    pub(super) fn selection(&self, ask: &DevicesAsk) -> Result<&Selection, String> {
         let of_request = |why: String| format!("request {:?}: {why}", ask.name);
         let selection = self.selections.get(&self.criteria(ask).map_err(of_request)?.key());
         selection.ok_or_else(|| of_request("its devices are not selected yet".to_owned()))

@@ -88,8 +88,12 @@ impl Mirror {
                 reservations.push(Reservation { claim: claim.clone(), allocation: None, to_make: None });
             }
         }
-        let asks = means.claimed.allocate.iter().filter_map(|name| claim(name).ok()?.ask.as_ref().ok());
-        let lists = Lists::of(asks.flat_map(|ask| &ask.requests).map(|request| request.choices.len()));
+        let in_numbers = |claim: &'_ ClaimFacts| {
+            let ask = claim.ask.as_ref().map_err(Clone::clone)?;
+            Ok::<Ask, String>(self.in_numbers(ask, claims.asked_of(ask)).into_owned())
+        };
+        let asks = means.claimed.allocate.iter().filter_map(|name| in_numbers(claim(name).ok()?).ok());
+        let lists = Lists::of(asks.flat_map(|ask| ask.requests).map(|request| request.choices.len()));
         let mut choices = lists.choice(usize::from(start.amounts.alternative)).into_iter();
         let mut parts = start.amounts.devices.iter();
         let mut given = Given { start, pod: facts, parts: Vec::new() };
@@ -98,7 +102,7 @@ impl Mirror {
         for name in &means.claimed.allocate {
             let claim = unallocated(name)?;
             let before = parts.len();
-            let ask = claim.ask.as_ref().map_err(Clone::clone)?;
+            let ask = &in_numbers(claim)?;
             let choices: Vec<usize> = choices.by_ref().take(ask.requests.len()).collect();
             let of_claim = self.given_of_ours(ask, choices, &mut parts, &mut given)?;
             held.push(held_claim(claim, before - parts.len()));
@@ -155,6 +159,10 @@ impl Mirror {
             let of_request = of_request.collect::<Result<Vec<_>, _>>()?;
             if of_request.len() != count {
                 return Err(format!("request {:?} asks for more devices by now", request.name));
+            }
+            if is_ours && request.is_all && self.device_claims.all_on(request, &given.start.node) != Some(request.count)
+            {
+                return Err(format!("request {:?} asks for all devices, and the node's have changed", request.name));
             }
             results.push(of_request);
         }

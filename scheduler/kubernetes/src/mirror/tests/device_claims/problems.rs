@@ -10,9 +10,8 @@ fn what_keeps_a_claim_from_being_allocated_is_named() {
     world.node_with_driver("n", 1);
     world.claim("colour", 50, None, json!({"selectors": [{"cel": {"expression": "device.colour == 1"}}]}));
     world.claim("class", 50, None, json!({"deviceClassName": "none"}));
-    world.claim("all", 50, None, json!({"allocationMode": "All"}));
     world.claim("foreign", 50, None, json!({}));
-    for name in ["colour", "class", "all", "missing"] {
+    for name in ["colour", "class", "missing"] {
         world.pod_with_claim(name, name, json!({}));
     }
     let template = json!({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]});
@@ -36,7 +35,6 @@ fn what_keeps_a_claim_from_being_allocated_is_named() {
     for (name, text) in [
         ("colour", "device.colour == 1"),
         ("class", "there is no DeviceClass \"none\""),
-        ("all", "allocationMode \"All\""),
         ("missing", "there is no ResourceClaim \"missing\""),
         ("unmade", "has not been made yet"),
         ("other", "it was not made for this pod"),

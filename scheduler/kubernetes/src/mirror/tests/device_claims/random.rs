@@ -22,7 +22,8 @@ fn random_changes_never_give_a_device_out_twice() {
         }
         world.claim("shared", 30, None, json!({}));
         for step in 0..60 {
-            match random(13) {
+            match random(14) {
+                13 => world.pod_with_all(&format!("a{step}"), [30, 100][random(2) as usize], json!({})),
                 12 => {
                     let part = [30, 60, 100][random(3) as usize];
                     world.pod_with_near_card(&format!("b{step}"), part);
@@ -69,6 +70,9 @@ fn random_changes_never_give_a_device_out_twice() {
             let cards = world.cards_given_out();
             let different: BTreeSet<&String> = cards.iter().collect();
             assert_eq!(cards.len(), different.len(), "seed {seed}, step {step}: {cards:?}");
+            for claim in world.claims.keys().filter(|claim| claim.starts_with('a')) {
+                assert!([0, 2].contains(&world.results(claim).len()), "seed {seed}: all of a node, or none");
+            }
             for claim in world.claims.keys().filter(|claim| claim.starts_with('b')) {
                 let devices: Vec<String> = world.results(claim).into_iter().map(|(_, device, _)| device).collect();
                 let numbers: BTreeSet<&str> = devices.iter().filter_map(|of| of.split('-').nth(1)).collect();

@@ -7,14 +7,14 @@ use super::NIC;
 use crate::dra::{DRIVER, TaintRule};
 
 impl World {
-    /// A rule that taints the selected devices.
-    fn taint(&mut self, rule: &str, selector: Value) {
+    /// A rule of this name that taints the selected devices.
+    pub(super) fn taint(&mut self, rule: &str, selector: Value) {
         let taint = json!({"key": "repair", "value": "today", "effect": "NoSchedule"});
         let read = TaintRule::of(&json!({"spec": {"deviceSelector": selector, "taint": taint}})).unwrap();
         self.mirror.device_taint_rule(rule, Some(read));
     }
 
-    fn untaint(&mut self, rule: &str) {
+    pub(super) fn untaint(&mut self, rule: &str) {
         self.mirror.device_taint_rule(rule, None);
     }
 }

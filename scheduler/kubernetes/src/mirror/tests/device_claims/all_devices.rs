@@ -1,0 +1,127 @@
+//! Claims for all devices of a node.
+
+use serde_json::{Value, json};
+
+use super::super::{World, typed};
+use crate::dra::DRIVER;
+
+impl World {
+    /// A pod with a claim of its name for such a part of each device of a node.
+    pub(super) fn pod_with_all(&mut self, name: &str, percent: u32, more: Value) {
+        let mut all = json!({"allocationMode": "All"});
+        json_patch::merge(&mut all, &more);
+        self.claim(name, percent, None, all);
+        self.pod_with_claim(name, name, json!({}));
+    }
+
+    /// What a claim has: pools and devices.
+    fn devices_of(&self, claim: &str) -> Vec<String> {
+        let results = self.claims[claim]["status"]["allocation"]["devices"]["results"].as_array();
+        let text = |of: &Value| of.as_str().unwrap().to_owned();
+        results.into_iter().flatten().map(|of| format!("{}/{}", text(&of["pool"]), text(&of["device"]))).collect()
+    }
+}
+
+#[test]
+fn a_claim_for_all_gets_each_device_of_a_node() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    world.node_with_driver("m", 3);
+    world.pod_with_all("a", 60, json!({}));
+    world.reconcile();
+    // The smaller node is preferred.
+    assert_eq!(world.devices_of("a"), ["n/gpu-0", "n/gpu-1"]);
+    world.pod_with_all("b", 60, json!({}));
+    world.reconcile();
+    assert_eq!(world.devices_of("b"), ["m/gpu-0", "m/gpu-1", "m/gpu-2"]);
+    world.pod_with_all("c", 60, json!({}));
+    world.pod_with_all("d", 40, json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b", "d"]);
+    let why = world.why_waiting("c");
+    assert!(why.contains("nearest is node \"m\"") && why.contains("of the 3 devices"), "{why}");
+    // The next leader knows what they have.
+    world.change_leader();
+    world.delete("b");
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!(world.devices_of("c"), ["m/gpu-0", "m/gpu-1", "m/gpu-2"]);
+}
+
+#[test]
+fn a_device_that_will_not_do_keeps_the_claim_from_the_node() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    world.taint("repair", json!({"pool": "n", "device": "gpu-1"}));
+    world.pod_with_all("a", 50, json!({}));
+    // A part of the other device alone is free to take.
+    world.claim("one", 50, None, json!({}));
+    world.pod_with_claim("b", "one", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+    world.untaint("repair");
+    world.reconcile();
+    assert_eq!(world.devices_of("a"), ["n/gpu-0", "n/gpu-1"]);
+}
+
+#[test]
+fn only_devices_that_the_expressions_select_are_meant() {
+    let mut world = World::new();
+    world.node_with_driver("n", 3);
+    let mut slice = world.slices["n"].clone();
+    slice["spec"]["pool"]["generation"] = json!(100);
+    slice["spec"]["devices"][1]["attributes"]["productName"]["string"] = json!("A100");
+    world.mirror.resource_slice(typed(&slice));
+    let expression = format!("device.attributes[\"{DRIVER}\"].productName == \"H100\"");
+    world.pod_with_all("a", 50, json!({"selectors": [{"cel": {"expression": expression}}]}));
+    world.reconcile();
+    assert_eq!(world.devices_of("a"), ["n/gpu-0", "n/gpu-2"]);
+}
+
+#[test]
+fn a_list_may_prefer_all_devices() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    world.claim("a", 100, None, json!({}));
+    world.change_claim("a", |claim| {
+        let capacity = json!({"requests": {"core": "100", "memory": "1Gi"}});
+        claim["spec"]["devices"]["requests"] = json!([{"name": "gpu", "firstAvailable": [
+            {"name": "every", "deviceClassName": DRIVER, "capacity": capacity, "allocationMode": "All"},
+            {"name": "one", "deviceClassName": DRIVER, "capacity": capacity},
+        ]}]);
+    });
+    let again = world.claims["a"]["spec"].clone();
+    world.claim("b", 100, None, json!({}));
+    world.change_claim("b", |claim| claim["spec"] = again);
+    world.claim("first", 100, None, json!({}));
+    world.pod_with_claim("p", "first", json!({}));
+    world.reconcile();
+    world.pod_with_claim("a", "a", json!({}));
+    world.reconcile();
+    assert_eq!(world.devices_of("a").len(), 1, "one of the devices is taken");
+    world.delete("a");
+    world.delete("p");
+    world.collect_claims();
+    world.pod_with_claim("b", "b", json!({}));
+    world.reconcile();
+    let results = &world.claims["b"]["status"]["allocation"]["devices"]["results"];
+    assert_eq!((world.devices_of("b").len(), &results[0]["request"]), (2, &json!("gpu/every")));
+}
+
+#[test]
+fn the_number_of_devices_may_change_while_a_pod_waits() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    world.claim("first", 100, None, json!({}));
+    world.pod_with_claim("p", "first", json!({}));
+    world.reconcile();
+    world.pod_with_all("a", 100, json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["p"]);
+    world.publish("n", 4, json!({}));
+    world.reconcile();
+    world.delete("p");
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!(world.devices_of("a").len(), 4);
+}
