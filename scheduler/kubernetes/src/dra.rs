@@ -5,6 +5,7 @@
 //! one [`Selection`]: the set of devices that will do, each with what it would give. The core sees it as an attribute
 //! of these devices.
 
+mod capacity;
 mod claim;
 mod counters;
 mod expression;
@@ -16,6 +17,7 @@ mod taint_rule;
 mod take;
 pub(crate) mod whole;
 
+pub(crate) use capacity::{Amounts, amount, consumed, is_shared, left, quantity};
 pub(crate) use claim::{Ask, ClaimFacts, DevicesAsk, Link, Linked, RequestAsk, expressions};
 pub(crate) use counters::{CounterName, Counters, taken_by as counters_taken_by};
 pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implicit_resource, may_ask};
@@ -23,7 +25,7 @@ pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardw
 pub(crate) use reach::{Reach, only, selector};
 pub(crate) use selection::{Criteria, Found, Selection, USABLE, Whose};
 pub(crate) use taint_rule::TaintRule;
-pub(crate) use take::{Free, Taken, held};
+pub(crate) use take::{Free, Taken, held, thousandths};
 
 // The driver whose devices are given out: the node manager's.
 pub(crate) use aliquot_api_server::slice_config::DRIVER;

@@ -72,8 +72,8 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
         due.sort_by_key(|about| said_at.get(&about.uid).copied());
         let (ill, idle) = shared.read(|mirror| (mirror.ill_devices(), mirror.idle_parts()));
         for about in due.into_iter().take(AT_A_LOOK) {
-            let tainted = || shared.read(|mirror| mirror.tainted_for(&about.uid));
-            let Some(said) = what_to_say(&view, about, &ill, &idle, tainted) else { continue };
+            let of_devices = || shared.read(|mirror| mirror.about_devices(&about.uid));
+            let Some(said) = what_to_say(&view, about, &ill, &idle, of_devices) else { continue };
             said_at.insert(about.uid.clone(), Instant::now());
             let is_said =
                 about.before.as_ref().is_some_and(|(reason, text)| *reason == said.reason && *text == said.text);
@@ -163,13 +163,13 @@ pub(crate) fn about_other_devices(explanation: &Explanation, place: Option<&str>
     Some((lacking.tier(), ALLOCATED_DO_NOT_COUNT))
 }
 
-/// What is to be said of a pod; `None`: nothing yet.
+/// What is to be said of a pod; `None`: nothing yet. `of_devices`: what keeps devices from the pod.
 fn what_to_say(
     view: &View,
     about: &About,
     ill: &[IllDevice],
     idle: &[KeptPart],
-    tainted: impl Fn() -> Option<String>,
+    of_devices: impl FnOnce() -> Vec<String>,
 ) -> Option<Said> {
     if let Some(problem) = &about.problem {
         return Some(Said { reason: NOT_SUPPORTED, text: problem.clone() });
@@ -194,7 +194,7 @@ fn what_to_say(
             let of_others = about_other_devices(&explanation, about.place.as_deref());
             reasons.extend(of_others.map(|(_, text)| text.to_owned()));
             if lacks_any_devices(view, &uid, &explanation, about.place.as_deref()) {
-                reasons.extend(tainted());
+                reasons.extend(of_devices());
             }
             reasons.extend(about_ill_devices(view, &uid, &explanation, ill));
             reasons.extend(about_idle_parts(view, &uid, &explanation, idle));

@@ -141,10 +141,17 @@ fn show(claim: ResourceClaim, shared: &Shared) -> Option<ClaimFacts> {
 }
 
 /// Gives each share of an allocation a name that no other share has.
-fn with_names(mut allocation: AllocationResult) -> Result<AllocationResult, String> {
+///
+/// # Errors
+/// The system has no random numbers.
+pub(crate) fn with_names(mut allocation: AllocationResult) -> Result<AllocationResult, String> {
     for result in allocation.devices.iter_mut().flat_map(|devices| devices.results.iter_mut().flatten()) {
-        if result.consumed_capacity.is_some() {
+        if let Some(consumed) = &result.consumed_capacity {
             result.share_id = Some(random_uuid()?);
+            // A device without capacities has shares, too.
+            if consumed.is_empty() {
+                result.consumed_capacity = None;
+            }
         }
     }
     Ok(allocation)

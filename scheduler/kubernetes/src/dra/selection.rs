@@ -6,6 +6,7 @@ use aliquot_scheduler_core::{DeviceCore, DeviceMemory};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, DeviceToleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::capacity::consumed;
 use super::expression::Expression;
 use super::pools::{has_conditions, is_given_out};
 use super::take::thousandths;
@@ -72,12 +73,14 @@ pub(crate) struct Selection {
     others: Option<BTreeMap<PoolKey, BTreeMap<String, Found>>>,
 }
 
-/// The finding about a device that criteria select, or may select, for a claim that takes it as a whole.
+/// The finding about a device of another driver that criteria select, or may select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Usable,
     /// It has a taint that is not tolerated.
     Tainted,
+    /// It lacks a capacity, or has too little of it even if no part of it is given out. The text says of which.
+    Lacks(String),
     /// It needs what is not supported.
     Unsupported(&'static str),
     /// An expression fails on it: it is not known whether it is selected.
@@ -285,8 +288,11 @@ fn found(criteria: &Criteria, expressions: &[Expression], driver: &str, pool: &P
         Err(error) => Some(Found::Failed(error)),
         Ok(true) => Some(match unsupported_of_others(device) {
             Some(feature) => Found::Unsupported(feature),
-            None if criteria.tolerate(device) => Found::Usable,
-            None => Found::Tainted,
+            None => match consumed(device, &criteria.capacity) {
+                Err(why) => Found::Lacks(why),
+                Ok(_) if criteria.tolerate(device) => Found::Usable,
+                Ok(_) => Found::Tainted,
+            },
         }),
     };
     pool.devices.iter().filter_map(|(name, device)| Some((name.clone(), of_device(device)?))).collect()
@@ -294,11 +300,9 @@ fn found(criteria: &Criteria, expressions: &[Expression], driver: &str, pool: &P
 
 /// What is not supported of another driver's device.
 fn unsupported_of_others(device: &Device) -> Option<&'static str> {
-    let is_shared = device.allow_multiple_allocations == Some(true);
     let takes_of_node = device.node_allocatable_resource_mappings.as_ref().is_some_and(|of| !of.is_empty());
     has_conditions(device)
         .then_some("binding conditions (bindingConditions)")
-        .or(is_shared.then_some("consumable capacity (allowMultipleAllocations)"))
         .or((device.binds_to_node == Some(true)).then_some("binding to the node (bindsToNode)"))
         .or(takes_of_node.then_some("resources of the node (nodeAllocatableResourceMappings)"))
 }
@@ -429,9 +433,14 @@ mod tests {
     #[test]
     fn what_other_drivers_devices_need_is_found_out() {
         let devices = [
-            json!({"name": "plain"}),
-            json!({"name": "tainted", "taints": [{"key": "broken", "effect": "NoExecute"}]}),
-            json!({"name": "shared", "allowMultipleAllocations": true}),
+            json!({"name": "plain", "capacity": {"core": {"value": "30"}}}),
+            json!({
+                "name": "tainted", "taints": [{"key": "broken", "effect": "NoExecute"}],
+                "capacity": {"core": {"value": "25"}},
+            }),
+            json!({"name": "shared", "allowMultipleAllocations": true, "capacity": {"core": {"value": "25"}}}),
+            json!({"name": "small", "capacity": {"core": {"value": "24"}}}),
+            json!({"name": "without", "allowMultipleAllocations": true}),
             json!({"name": "conditions", "bindingConditions": ["Ready"]}),
             json!({"name": "other", "attributes": {"left": {"bool": false}}}),
         ];
@@ -441,12 +450,14 @@ mod tests {
         let key = ("nic.example.com".to_owned(), "n".to_owned());
         let found = |device: &str| selection.found(&key, device);
         assert_eq!(
-            [found("plain"), found("tainted"), found("other")],
-            [Some(&Found::Usable), Some(&Found::Tainted), None]
+            [found("plain"), found("shared"), found("tainted"), found("other")],
+            [Some(&Found::Usable), Some(&Found::Usable), Some(&Found::Tainted), None]
         );
-        for (device, feature) in [("shared", "consumable capacity"), ("conditions", "binding conditions")] {
-            let Some(Found::Unsupported(named)) = found(device) else { panic!("{device}: {:?}", found(device)) };
-            assert!(named.contains(feature), "{named}");
+        for (device, text) in [("small", "there is 24, and a request takes 25"), ("without", "no capacity \"core\"")] {
+            let Some(Found::Lacks(why)) = found(device) else { panic!("{device}: {:?}", found(device)) };
+            assert!(why.contains(text), "{why}");
         }
+        let Some(Found::Unsupported(named)) = found("conditions") else { panic!("{:?}", found("conditions")) };
+        assert!(named.contains("binding conditions"), "{named}");
     }
 }

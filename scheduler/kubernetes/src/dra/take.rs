@@ -1,13 +1,14 @@
-//! What a request takes of a device, by the request policies of the device's capacities, and what claims hold already.
+//! What a request takes of a device of our driver, and what claims hold of it already.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 use aliquot_dialects::quantity;
 use aliquot_scheduler_core::{Bytes, DeviceCore, DeviceMemory};
-use k8s_openapi::api::resource::v1::{CapacityRequestPolicy, Device, DeviceCapacity, DeviceRequestAllocationResult};
+use k8s_openapi::api::resource::v1::{Device, DeviceRequestAllocationResult};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::capacity::{consumed, is_shared, quantity as text};
 use super::{CORE, MEMORY};
 
 /// What a request takes of a device.
@@ -26,21 +27,13 @@ impl Taken {
     pub(super) fn of(device: &Device, wanted: &BTreeMap<String, Quantity>) -> Option<Taken> {
         let capacities = device.capacity.as_ref()?;
         let is_known = capacities.len() == 2 && capacities.contains_key(CORE) && capacities.contains_key(MEMORY);
-        if !is_known || wanted.keys().any(|name| !capacities.contains_key(name)) {
+        if !is_known {
             return None;
         }
-        if device.allow_multiple_allocations != Some(true) {
-            let is_enough = |(name, wanted): (&String, &Quantity)| {
-                let has = capacities.get(name).and_then(|capacity| thousandths(&capacity.value.0));
-                thousandths(&wanted.0).is_some_and(|wanted| has.is_some_and(|has| wanted <= has))
-            };
+        let consumed = consumed(device, wanted).ok()?;
+        if !is_shared(device) {
             let memory = bytes(thousandths(&capacities.get(MEMORY)?.value.0)?)?;
-            let whole = Taken { consumed: None, core: DeviceCore::WHOLE, memory, is_all_memory: true };
-            return wanted.iter().all(is_enough).then_some(whole);
-        }
-        let mut consumed = BTreeMap::new();
-        for (name, capacity) in capacities {
-            consumed.insert(name.as_str(), consumed_of(capacity, wanted.get(name))?);
+            return Some(Taken { consumed: None, core: DeviceCore::WHOLE, memory, is_all_memory: true });
         }
         let (core, memory) = (*consumed.get(CORE)?, *consumed.get(MEMORY)?);
         let all = |name: &str| thousandths(&capacities.get(name)?.value.0);
@@ -48,7 +41,7 @@ impl Taken {
             core: part_of(core, all(CORE)?)?,
             memory: bytes(memory)?,
             is_all_memory: memory == all(MEMORY)?,
-            consumed: Some(consumed.into_iter().map(|(name, amount)| (name.to_owned(), text(amount))).collect()),
+            consumed: Some(consumed.into_iter().map(|(name, amount)| (name, text(amount))).collect()),
         })
     }
 
@@ -142,49 +135,6 @@ pub(crate) fn thousandths(text: &str) -> Option<u128> {
     quantity::thousandths(text).ok()
 }
 
-/// What a request takes of one capacity, in thousandths: rounded up as the policy says. `None`: the policy does not
-/// allow it, or the device has less.
-fn consumed_of(capacity: &DeviceCapacity, wanted: Option<&Quantity>) -> Option<u128> {
-    let all = thousandths(&capacity.value.0)?;
-    let policy = capacity.request_policy.as_ref();
-    let takes = match (wanted, policy) {
-        (Some(wanted), Some(policy)) => rounded_up(thousandths(&wanted.0)?, policy)?,
-        (Some(wanted), None) => thousandths(&wanted.0)?,
-        (None, policy) => {
-            policy.and_then(|policy| policy.default.as_ref()).map_or(Some(all), |of| thousandths(&of.0))?
-        }
-    };
-    (takes <= all).then_some(takes)
-}
-
-/// The least amount that a policy allows and that is not less than `wanted`; `None`: there is none.
-fn rounded_up(wanted: u128, policy: &CapacityRequestPolicy) -> Option<u128> {
-    if let Some(range) = &policy.valid_range {
-        let min = thousandths(&range.min.0)?;
-        let above = wanted.saturating_sub(min);
-        let above = match &range.step {
-            Some(step) => {
-                let step = thousandths(&step.0).filter(|step| *step > 0)?;
-                above.div_ceil(step).checked_mul(step)?
-            }
-            None => above,
-        };
-        let rounded = min.checked_add(above)?;
-        let max = range.max.as_ref().map(|max| thousandths(&max.0));
-        return match max {
-            Some(max) => Some(rounded).filter(|rounded| Some(*rounded) <= max),
-            None => Some(rounded),
-        };
-    }
-    let values = policy.valid_values.iter().flatten();
-    let mut values = values.map(|value| thousandths(&value.0)).collect::<Option<Vec<u128>>>()?;
-    if values.is_empty() {
-        return Some(wanted);
-    }
-    values.sort_unstable();
-    values.into_iter().find(|value| *value >= wanted)
-}
-
 /// The part of a device's time that `core` is of `all`, in thousandths, rounded up.
 fn part_of(core: u128, all: u128) -> Option<DeviceCore> {
     let part = core.checked_mul(1000).filter(|_| all > 0)?.div_ceil(all);
@@ -193,13 +143,6 @@ fn part_of(core: u128, all: u128) -> Option<DeviceCore> {
 
 fn bytes(thousandths: u128) -> Option<Bytes> {
     u64::try_from(thousandths.div_ceil(1000)).ok().map(Bytes::new)
-}
-
-fn text(thousandths: u128) -> Quantity {
-    Quantity(match thousandths % 1000 {
-        0 => (thousandths / 1000).to_string(),
-        _ => format!("{thousandths}m"),
-    })
 }
 
 #[cfg(test)]

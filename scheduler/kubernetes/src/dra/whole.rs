@@ -1,5 +1,5 @@
-//! Chooses whole devices for several requests together. The search is exact, and tries in the order of Kubernetes' own
-//! allocator.
+//! Chooses devices for several requests together: whole ones, and shares of devices that several requests can have. The
+//! search is exact, and tries in the order of Kubernetes' own allocator.
 //!
 //! Devices are numbered from 0. A request takes the first of its choices, and the first devices for it, with which the
 //! requests after it find devices, too.
@@ -13,7 +13,7 @@ use aliquot_scheduler_core::Comparison;
 
 use super::Linked;
 use bounds::{narrowed, twins, unservable};
-pub(crate) use room::Room;
+pub(crate) use room::{Amount, Room};
 
 /// Devices that one claim can have, at most. The limit is Kubernetes'.
 pub(super) const RESULTS_MAX: usize = 32;
@@ -35,6 +35,25 @@ pub(crate) struct Choice {
     pub(crate) count: usize,
     /// The devices that will do and are free, in the order in which they are tried.
     pub(crate) devices: Vec<usize>,
+    /// What the choice takes of the capacities of those devices that several requests can have.
+    pub(crate) shares: BTreeMap<usize, Vec<Amount>>,
+}
+
+impl Choice {
+    /// Asks for whole devices.
+    pub(crate) fn of(count: usize, devices: Vec<usize>) -> Choice {
+        Choice { count, devices, shares: BTreeMap::new() }
+    }
+
+    /// A choice that cannot be had.
+    pub(crate) fn none() -> Choice {
+        Choice::of(usize::MAX, Vec::new())
+    }
+
+    /// The amounts of the share that the choice takes of a device. A whole device has none.
+    pub(crate) fn share_of(&self, device: usize) -> &[Amount] {
+        self.shares.get(&device).map(Vec::as_slice).unwrap_or_default()
+    }
 }
 
 /// A value that the devices of some requests must have in common, or in which they must all differ.
@@ -141,6 +160,9 @@ fn begin(
     }
 }
 
+/// The number of a device's twins, whether it is given already, and what is left of its capacities.
+type Likeness = (usize, bool, Vec<u128>);
+
 struct Search<'a> {
     requests: &'a [Request],
     rules: &'a [Rule],
@@ -171,7 +193,7 @@ impl Search<'_> {
                 continue;
             }
             self.given.push(Given { choice: number, devices: Vec::new() });
-            if self.add_devices(place, &choice.devices, choice.count) {
+            if self.add_devices(place, choice, &choice.devices, choice.count) {
                 return true;
             }
             self.given.pop();
@@ -179,47 +201,56 @@ impl Search<'_> {
         false
     }
 
-    /// Gives `missing` of these devices to the request at this place, and then serves the requests after it.
-    fn add_devices(&mut self, place: usize, devices: &[usize], missing: usize) -> bool {
+    /// Gives `missing` of these devices to the request at this place, which has this choice, and then serves the requests
+    /// after it.
+    fn add_devices(&mut self, place: usize, choice: &Choice, devices: &[usize], missing: usize) -> bool {
         if missing == 0 {
             return self.serve_from(place + 1);
         }
         let mut left = devices;
-        let mut in_vain: BTreeSet<usize> = BTreeSet::new();
+        let mut in_vain: BTreeSet<Likeness> = BTreeSet::new();
         while let [device, rest @ ..] = left {
             if left.len() < missing {
                 return false;
             }
             left = rest;
-            let twin = self.twins.get(device).copied();
-            if twin.is_some_and(|twin| in_vain.contains(&twin)) {
+            let share = choice.share_of(*device);
+            let likeness = self.likeness(*device, share);
+            if likeness.as_ref().is_some_and(|likeness| in_vain.contains(likeness)) {
                 continue;
             }
             self.trials += 1;
             if self.trials > self.trials_max {
                 return false;
             }
-            if self.is_allowed(place, *device) {
-                self.give(*device);
-                if self.add_devices(place, rest, missing - 1) {
+            if self.is_allowed(place, *device, share) {
+                self.give(*device, share);
+                if self.add_devices(place, choice, rest, missing - 1) {
                     return true;
                 }
-                self.take_back(*device);
-                in_vain.extend(twin);
+                self.take_back(*device, share);
+                in_vain.extend(likeness);
             }
         }
         false
     }
 
-    fn give(&mut self, device: usize) {
-        self.room.give(device);
+    /// What a device has in common with its twins that can replace it now: of a device with shares also what is left.
+    fn likeness(&self, device: usize, share: &[Amount]) -> Option<Likeness> {
+        let twin = *self.twins.get(&device)?;
+        let left = share.iter().map(|(stock, _)| self.room.left_of(*stock)).collect();
+        Some((twin, self.room.is_given(device), left))
+    }
+
+    fn give(&mut self, device: usize, share: &[Amount]) {
+        self.room.give(device, share);
         if let Some(given) = self.given.last_mut() {
             given.devices.push(device);
         }
     }
 
-    fn take_back(&mut self, device: usize) {
-        self.room.take_back(device);
+    fn take_back(&mut self, device: usize, share: &[Amount]) {
+        self.room.take_back(device, share);
         if let Some(given) = self.given.last_mut() {
             given.devices.pop();
         }
@@ -227,7 +258,7 @@ impl Search<'_> {
 
     /// Whether the request at this place can have a device beside all devices that are given already. It is the last
     /// request in `given`.
-    fn is_allowed(&self, place: usize, device: usize) -> bool {
+    fn is_allowed(&self, place: usize, device: usize, share: &[Amount]) -> bool {
         let Some(choice) = self.given.last().map(|given| given.choice) else { return false };
         let keeps = |rule: &Rule| {
             let Some(own) = rule.value(device) else { return false };
@@ -238,7 +269,7 @@ impl Search<'_> {
                 Comparison::Distinct => others.all(|other| other != own),
             }
         };
-        self.room.has(device) && self.rules.iter().filter(|rule| rule.is_about(place, choice)).all(keeps)
+        self.room.has(device, share) && self.rules.iter().filter(|rule| rule.is_about(place, choice)).all(keeps)
     }
 }
 

@@ -24,8 +24,8 @@ pub(crate) struct Known {
     pub(crate) is_gated: bool,
     /// The name in the books of a place with devices of other drivers for it.
     pub(crate) place: Option<String>,
-    /// Which devices only taints keep from it.
-    pub(crate) tainted: Option<String>,
+    /// What keeps devices from it, if it lacks some.
+    pub(crate) of_devices: Vec<String>,
 }
 
 /// Claims of pods that do not exist.
@@ -65,8 +65,13 @@ impl Mirror {
             is_ours: pod.claim.is_some() || pod.instance.is_some() || is_waiting,
             is_gated: facts.is_gated && facts.node.is_none(),
             place: pod.place().map(str::to_owned),
-            tainted: self.tainted_for(&facts.uid),
+            of_devices: self.about_devices(&facts.uid),
         })
+    }
+
+    /// What keeps devices from a pod, if it lacks some: what is left of capacities, and taints.
+    pub(crate) fn about_devices(&self, uid: &str) -> Vec<String> {
+        self.lacking_capacity(uid).into_iter().chain(self.tainted_for(uid)).collect()
     }
 
     /// The pods bound to a node that have a lower priority than this and hold parts of devices, by UID: the lowest

@@ -57,12 +57,12 @@ fn of_known(known: Known, view: &View, ill: &[IllDevice], idle: &[KeptPart]) -> 
         let of_others = about_other_devices(&explanation, known.place.as_deref());
         answer.reasons.extend(of_others.map(|(tier, text)| reason(tier_word(tier), text.to_owned())));
         let lacks_devices = lacks_any_devices(view, &uid, &explanation, known.place.as_deref());
-        let tainted = known.tainted.filter(|_| lacks_devices);
+        let of_devices = if lacks_devices { known.of_devices } else { Vec::new() };
         let ill = about_ill_devices(view, &uid, &explanation, ill);
         let idle = about_idle_parts(view, &uid, &explanation, idle);
         answer
             .reasons
-            .extend(tainted.into_iter().chain(ill).chain(idle).map(|text| reason(tier_word(Tier::Device), text)));
+            .extend(of_devices.into_iter().chain(ill).chain(idle).map(|text| reason(tier_word(Tier::Device), text)));
         answer.changes = changes_worth_saying(&explanation).map(ToString::to_string).collect();
         answer.evictions = explanation.evictions.iter().map(ToString::to_string).collect();
     }

@@ -14,13 +14,22 @@ const DRIVER: &str = "nic.example.com";
 impl Cluster {
     /// A class for this driver's devices, and so many of them on a node.
     pub(crate) fn cards(&self, node: &str, count: usize) {
+        self.class_of_cards();
+        let devices: Vec<Value> = (0..count).map(|number| json!({"name": format!("nic-{number}")})).collect();
+        self.pool_of_cards(node, devices.into());
+    }
+
+    fn class_of_cards(&self) {
         let expression = format!("device.driver == {DRIVER:?}");
         let class = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": DRIVER},
             "spec": {"selectors": [{"cel": {"expression": expression}}]},
         });
         self.objects.create(&DEVICE_CLASSES, "", class);
-        let devices: Vec<Value> = (0..count).map(|number| json!({"name": format!("nic-{number}")})).collect();
+    }
+
+    /// The cards of a node.
+    fn pool_of_cards(&self, node: &str, devices: Value) {
         let slice = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": format!("{node}-nics")},
             "spec": {
@@ -95,6 +104,46 @@ fn a_pod_gets_a_card_beside_its_part_of_a_gpu() {
     cluster.objects.delete(&PODS, "default", "a");
     ["a-nic", "a-gpu"].into_iter().for_each(|claim| cluster.give_back(claim));
     cluster.wait_until_bound(&["b"]);
+}
+
+#[test]
+fn pods_share_a_card_and_a_third_one_waits_for_capacity() {
+    let mut cluster = Cluster::start();
+    cluster.node_with_driver("n", &["H100"]);
+    cluster.class_of_cards();
+    let capacity = json!({"bandwidth": {"value": "10G"}});
+    cluster.pool_of_cards("n", json!([{"name": "nic-0", "allowMultipleAllocations": true, "capacity": capacity}]));
+    let _scheduler = cluster.scheduler();
+    let add = |cluster: &Cluster, name: &str| {
+        let exactly = json!({"deviceClassName": DRIVER, "capacity": {"requests": {"bandwidth": "4G"}}});
+        let claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+            "spec": {"devices": {"requests": [{"name": "nic", "exactly": exactly}]}},
+        });
+        cluster.objects.create(&CLAIMS, "default", claim);
+        let claims = json!([{"name": "nic", "resourceClaimName": name}]);
+        cluster.pod(name, 0, json!({"spec": {"resourceClaims": claims}}));
+    };
+    ["a", "b"].into_iter().for_each(|name| add(&cluster, name));
+    cluster.wait_until_bound(&["a", "b"]);
+    let share = |cluster: &Cluster, name: &str| {
+        let results = cluster.status_of_claim(name)["allocation"]["devices"]["results"].clone();
+        let [result] = <[Value; 1]>::try_from(results.as_array().unwrap().clone()).unwrap();
+        assert_eq!((&result["device"], &result["pool"]), (&json!("nic-0"), &json!("n-nics")));
+        assert_eq!(result["consumedCapacity"], json!({"bandwidth": "4000000000"}));
+        result["shareID"].as_str().unwrap().to_owned()
+    };
+    assert_ne!(share(&cluster, "a"), share(&cluster, "b"));
+    add(&cluster, "c");
+    let lacks = "n-nics/nic-0 has 2000000000 of its capacity \"bandwidth\" left, and the request takes 4000000000";
+    cluster.wait_until("c says what the card lacks", |cluster| {
+        cluster.why_waiting("c").is_some_and(|(reason, text)| reason == "Unschedulable" && text.contains(lacks))
+    });
+    assert!(cluster.status_of_claim("c")["allocation"].is_null());
+    cluster.objects.delete(&PODS, "default", "a");
+    cluster.give_back("a");
+    cluster.wait_until_bound(&["c"]);
+    share(&cluster, "c");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What can be ruled out before devices are tried.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::Comparison;
 
@@ -10,9 +10,9 @@ use super::{Choice, Request, Room, Rule};
 /// The request without the devices that are ruled out whatever the other requests get: by the rules, or because there
 /// is no room for them.
 pub(super) fn narrowed(place: usize, request: &Request, rules: &[Rule], room: &Room) -> Request {
-    let of_choice = |(number, choice): (usize, &Choice)| {
-        let mut choice = choice.clone();
-        choice.devices.retain(|device| room.has(*device));
+    let of_choice = |(number, asked): (usize, &Choice)| {
+        let mut choice = asked.clone();
+        choice.devices.retain(|device| room.has(*device, asked.share_of(*device)));
         for rule in rules.iter().filter(|rule| rule.is_about(place, number)) {
             let mut with_value: BTreeMap<usize, usize> = BTreeMap::new();
             for value in choice.devices.iter().filter_map(|device| rule.value(*device)) {
@@ -35,33 +35,41 @@ pub(super) fn unservable(requests: &[Request], rules: &[Rule], room: &Room) -> O
     // For each request, the devices that it takes at least.
     let mut least = Vec::new();
     for (place, request) in requests.iter().enumerate() {
-        let is_possible = |choice: &&Choice| room.most(choice.devices.iter().copied()) >= choice.count;
+        let is_possible = |choice: &&Choice| room.most(&takers([*choice].into_iter())) >= choice.count;
         let possible = request.choices.iter().filter(is_possible);
         let Some(count) = possible.map(|choice| choice.count).min() else { return Some(place) };
         least.push(count);
     }
-    let all: BTreeSet<usize> =
-        requests.iter().flat_map(|request| &request.choices).flat_map(|choice| &choice.devices).copied().collect();
     let of_rule = |rule: &Rule| {
-        let mut with_value: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        for (place, request) in requests.iter().enumerate() {
-            let linked = request.choices.iter().enumerate().filter(|(number, _)| rule.is_about(place, *number));
-            for device in linked.flat_map(|(_, choice)| choice.devices.iter().copied()) {
-                with_value.entry(rule.value(device)?).or_default().insert(device);
-            }
+        let linked = requests.iter().enumerate().flat_map(|(place, request)| {
+            let choices = request.choices.iter().enumerate();
+            choices.filter(move |(number, _)| rule.is_about(place, *number)).map(|(_, choice)| choice)
+        });
+        let mut with_value: BTreeMap<usize, BTreeMap<usize, Vec<&[Amount]>>> = BTreeMap::new();
+        for (device, shares) in takers(linked) {
+            with_value.entry(rule.value(device)?).or_default().insert(device, shares);
         }
         let most = match rule.comparison {
-            Comparison::Same => {
-                with_value.values().map(|devices| room.most(devices.iter().copied())).max().unwrap_or(0)
-            }
+            Comparison::Same => with_value.values().map(|takers| room.most(takers)).max().unwrap_or(0),
             Comparison::Distinct => with_value.len(),
         };
         let is_linked = |place: usize, request: &Request| (0..request.choices.len()).all(|of| rule.is_about(place, of));
         let linked = requests.iter().zip(&least).enumerate().filter(|(place, (request, _))| is_linked(*place, request));
         first_beyond(most, linked.map(|(place, (_, count))| (place, *count)))
     };
-    let most = room.most(all.into_iter());
+    let most = room.most(&takers(requests.iter().flat_map(|request| &request.choices)));
     first_beyond(most, least.iter().copied().enumerate()).or_else(|| rules.iter().find_map(of_rule))
+}
+
+/// For each device of these choices, the shares that they take of it.
+fn takers<'a>(choices: impl Iterator<Item = &'a Choice>) -> BTreeMap<usize, Vec<&'a [Amount]>> {
+    let mut takers: BTreeMap<usize, Vec<&[Amount]>> = BTreeMap::new();
+    for choice in choices {
+        for device in &choice.devices {
+            takers.entry(*device).or_default().push(choice.share_of(*device));
+        }
+    }
+    takers
 }
 
 /// The first of these requests with which more is asked for than there is. `counts`: what each request asks for.
@@ -73,19 +81,21 @@ fn first_beyond(most: usize, mut counts: impl Iterator<Item = (usize, usize)>) -
     })
 }
 
-/// For each device the number of its *twins*: devices that can replace each other in every way to serve the requests. If a
-/// request cannot have one of them, it cannot have another one.
+/// For each device the number of its *twins*: devices that can replace each other in every way to serve the requests, as
+/// long as the same is left of their capacities. If a request cannot have one of them, it cannot have another one.
 pub(super) fn twins(requests: &[Request], rules: &[Rule], room: &Room) -> BTreeMap<usize, usize> {
-    type Likeness<'a> = (Vec<(usize, usize)>, Vec<Option<usize>>, &'a [Amount]);
+    type Likeness<'a> = (Vec<(usize, usize, Vec<u128>)>, Vec<Option<usize>>, &'a [Amount], bool);
     let mut alike: BTreeMap<usize, Likeness<'_>> = BTreeMap::new();
     for (place, request) in requests.iter().enumerate() {
         for (number, choice) in request.choices.iter().enumerate() {
             for device in &choice.devices {
                 let new = || {
                     let values = rules.iter().map(|rule| rule.value(*device)).collect();
-                    (Vec::new(), values, room.amounts_of(*device))
+                    (Vec::new(), values, room.amounts_of(*device), room.is_shared(*device))
                 };
-                alike.entry(*device).or_insert_with(new).0.push((place, number));
+                // Each device has stocks of its own for shares, so only the amounts are compared.
+                let share = choice.share_of(*device).iter().map(|(_, amount)| *amount).collect();
+                alike.entry(*device).or_insert_with(new).0.push((place, number, share));
             }
         }
     }

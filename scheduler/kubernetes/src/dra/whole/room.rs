@@ -1,4 +1,5 @@
-//! What is left of the devices, and of the stocks that several devices take from: the counters of a pool.
+//! What is left of the devices, and of the stocks that they take from: the counters that devices of a pool have in common,
+//! and the capacities of each device of which several requests can have shares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +11,12 @@ pub(crate) type Amount = (usize, u128);
 pub(crate) struct Room {
     /// The amount that is left of each stock.
     left: Vec<u128>,
-    /// What each device takes of stocks. A device without an entry takes nothing.
+    /// What each device takes of stocks, however many requests have it. A device without an entry takes nothing.
     takes: BTreeMap<usize, Vec<Amount>>,
-    given: BTreeSet<usize>,
+    /// Devices that several requests can have. Each takes the amounts of its share in addition.
+    shared: BTreeSet<usize>,
+    /// How many requests have each device that is given.
+    given: BTreeMap<usize, usize>,
 }
 
 impl Room {
@@ -29,63 +33,109 @@ impl Room {
         }
     }
 
-    /// Whether a device can be given beside all that are given already.
-    pub(crate) fn has(&self, device: usize) -> bool {
-        !self.given.contains(&device)
-            && self.amounts_of(device).iter().all(|(stock, amount)| *amount <= self.left_of(*stock))
+    /// Notes that several requests can have a device.
+    pub(crate) fn share(&mut self, device: usize) {
+        self.shared.insert(device);
     }
 
-    /// Gives a device for which there is room.
-    pub(crate) fn give(&mut self, device: usize) {
-        if self.given.insert(device) {
-            self.change(device, u128::saturating_sub);
+    /// Whether a share of a device can be given beside all that is given already. The share of a device that only one
+    /// request can have is empty.
+    pub(crate) fn has(&self, device: usize, share: &[Amount]) -> bool {
+        let is_there = self.shared.contains(&device) || !self.given.contains_key(&device);
+        let mut amounts = self.amounts_of(device).iter().chain(share);
+        is_there && amounts.all(|(stock, amount)| *amount <= self.left_of(*stock))
+    }
+
+    /// Gives a share of a device for which there is room.
+    pub(crate) fn give(&mut self, device: usize, share: &[Amount]) {
+        if !self.given.contains_key(&device) {
+            let takes = self.takes.get(&device).map(Vec::as_slice).unwrap_or_default();
+            change(&mut self.left, takes, u128::saturating_sub);
+        }
+        *self.given.entry(device).or_default() += 1;
+        change(&mut self.left, share, u128::saturating_sub);
+    }
+
+    /// Takes back a share that was given.
+    pub(super) fn take_back(&mut self, device: usize, share: &[Amount]) {
+        let Some(shares) = self.given.get_mut(&device) else { return };
+        *shares -= 1;
+        change(&mut self.left, share, u128::saturating_add);
+        if *shares == 0 {
+            self.given.remove(&device);
+            let takes = self.takes.get(&device).map(Vec::as_slice).unwrap_or_default();
+            change(&mut self.left, takes, u128::saturating_add);
         }
     }
 
-    pub(super) fn take_back(&mut self, device: usize) {
-        if self.given.remove(&device) {
-            self.change(device, u128::saturating_add);
-        }
-    }
-
-    fn change(&mut self, device: usize, change: fn(u128, u128) -> u128) {
-        let Room { left, takes, .. } = self;
-        for (stock, amount) in takes.get(&device).into_iter().flatten() {
-            if let Some(left) = left.get_mut(*stock) {
-                *left = change(*left, *amount);
-            }
-        }
-    }
-
+    /// What a device takes of stocks if one more request has it, beside the request's share.
     pub(super) fn amounts_of(&self, device: usize) -> &[Amount] {
-        self.takes.get(&device).map(Vec::as_slice).unwrap_or_default()
+        let is_new = !self.given.contains_key(&device);
+        self.takes.get(&device).filter(|_| is_new).map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn left_of(&self, stock: usize) -> u128 {
+    pub(super) fn is_shared(&self, device: usize) -> bool {
+        self.shared.contains(&device)
+    }
+
+    pub(super) fn is_given(&self, device: usize) -> bool {
+        self.given.contains_key(&device)
+    }
+
+    pub(crate) fn left_of(&self, stock: usize) -> u128 {
         self.left.get(stock).copied().unwrap_or_default()
     }
 
-    /// A number that is not less than how many of these devices can be given together.
-    pub(super) fn most(&self, devices: impl Iterator<Item = usize>) -> usize {
+    /// A number that is not less than how many devices can be given together. `takers`: for each device, the shares that
+    /// requests can have of it.
+    pub(super) fn most(&self, takers: &BTreeMap<usize, Vec<&[Amount]>>) -> usize {
         let mut by_stock: BTreeMap<usize, Vec<u128>> = BTreeMap::new();
         let mut most = 0_usize;
-        for device in devices.filter(|device| self.has(*device)) {
-            // Each device counts at one stock alone: the one of which it takes the largest part.
-            let part = |(stock, amount): &&Amount| amount.saturating_mul(1000) / self.left_of(*stock).max(1);
-            match self.amounts_of(device).iter().max_by_key(part) {
-                Some((stock, amount)) => by_stock.entry(*stock).or_default().push(*amount),
-                None => most += 1,
+        for (device, shares) in takers {
+            let fitting: Vec<&[Amount]> = shares.iter().copied().filter(|share| self.has(*device, share)).collect();
+            if self.is_shared(*device) {
+                most += self.most_shares(&fitting);
+            } else if !fitting.is_empty() {
+                // Each device counts at one stock alone: the one of which it takes the largest part.
+                let part = |(stock, amount): &&Amount| amount.saturating_mul(1000) / self.left_of(*stock).max(1);
+                match self.amounts_of(*device).iter().max_by_key(part) {
+                    Some((stock, amount)) => by_stock.entry(*stock).or_default().push(*amount),
+                    None => most += 1,
+                }
             }
         }
-        for (stock, mut amounts) in by_stock {
-            amounts.sort_unstable();
-            let mut left = self.left_of(stock);
-            for amount in amounts {
-                let Some(rest) = left.checked_sub(amount) else { break };
-                left = rest;
-                most += 1;
-            }
+        let of_stocks = by_stock.into_iter().map(|(stock, amounts)| self.fitting(stock, amounts));
+        of_stocks.fold(most, usize::saturating_add)
+    }
+
+    /// A number that is not less than how many of these shares of one device can be given together.
+    fn most_shares(&self, shares: &[&[Amount]]) -> usize {
+        let mut by_stock: BTreeMap<usize, Vec<u128>> = BTreeMap::new();
+        for (stock, amount) in shares.iter().copied().flatten() {
+            by_stock.entry(*stock).or_default().push(*amount);
         }
-        most
+        let of_stocks = by_stock.into_iter().map(|(stock, amounts)| self.fitting(stock, amounts));
+        of_stocks.fold(shares.len(), usize::min)
+    }
+
+    /// How many of these amounts of a stock can be given together, at most.
+    fn fitting(&self, stock: usize, mut amounts: Vec<u128>) -> usize {
+        amounts.sort_unstable();
+        let mut left = self.left_of(stock);
+        let mut fitting = 0;
+        for amount in amounts {
+            let Some(rest) = left.checked_sub(amount) else { break };
+            left = rest;
+            fitting += 1;
+        }
+        fitting
+    }
+}
+
+fn change(left: &mut [u128], amounts: &[Amount], change: fn(u128, u128) -> u128) {
+    for (stock, amount) in amounts {
+        if let Some(left) = left.get_mut(*stock) {
+            *left = change(*left, *amount);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn request(claim: usize, choices: &[(usize, &[usize])]) -> Request {
-    let choice = |(count, devices): &(usize, &[usize])| Choice { count: *count, devices: devices.to_vec() };
+    let choice = |(count, devices): &(usize, &[usize])| Choice::of(*count, devices.to_vec());
     Request { claim, choices: choices.iter().map(choice).collect() }
 }
 
@@ -115,11 +115,13 @@ fn ways(count: usize, devices: &[usize]) -> Vec<Vec<usize>> {
     devices.iter().flat_map(with).collect()
 }
 
-/// What there is of each stock, and what each device takes of it.
+/// What there is of each stock, what each device takes of it, and the capacities of devices with shares.
 #[derive(Debug, Default)]
 struct Stocks {
     amounts: Vec<u128>,
     taken: Vec<Vec<u128>>,
+    /// By device. `None`: one request alone can have it.
+    capacities: Vec<Option<Vec<u128>>>,
 }
 
 impl Stocks {
@@ -129,24 +131,60 @@ impl Stocks {
         for (device, taken) in self.taken.iter().enumerate() {
             room.takes(device, stocks.iter().copied().zip(taken.iter().copied()).collect());
         }
+        for (device, capacities) in self.capacities.iter().enumerate() {
+            for capacity in capacities.iter().flatten() {
+                room.add_stock(*capacity);
+            }
+            if capacities.is_some() {
+                room.share(device);
+            }
+        }
         room
     }
 
-    fn are_enough(&self, devices: &[usize]) -> bool {
+    /// The number of a device's capacity among the stocks of `room`.
+    fn stock_of(&self, device: usize, capacity: usize) -> usize {
+        let before = self.capacities.iter().take(device).flatten();
+        self.amounts.len() + before.map(Vec::len).sum::<usize>() + capacity
+    }
+
+    /// Whether there is enough for requests that have these devices with these shares.
+    fn are_enough(&self, given: &[(usize, &[Amount])]) -> bool {
+        let devices: BTreeSet<usize> = given.iter().map(|(device, _)| *device).collect();
         let taken = |stock: usize| devices.iter().map(|device| self.taken[*device][stock]).sum::<u128>();
+        let users = |device: usize| given.iter().filter(|(of, _)| *of == device).count();
+        let consumed = |stock: usize| {
+            let shares = given.iter().flat_map(|(_, share)| share.iter());
+            shares.filter(|(of, _)| *of == stock).map(|(_, amount)| *amount).sum::<u128>()
+        };
+        let has_enough = |(device, capacities): (usize, &Option<Vec<u128>>)| match capacities {
+            None => users(device) <= 1,
+            Some(capacities) => {
+                capacities.iter().enumerate().all(|(number, all)| consumed(self.stock_of(device, number)) <= *all)
+            }
+        };
         self.amounts.iter().enumerate().all(|(stock, amount)| taken(stock) <= *amount)
+            && self.capacities.iter().enumerate().all(has_enough)
     }
 }
 
 fn is_right(requests: &[Request], rules: &[Rule], stocks: &Stocks, given: &[Given]) -> bool {
-    let all: Vec<usize> = given.iter().flat_map(|given| given.devices.clone()).collect();
+    let of_request = |(given, request): (&'_ Given, &'_ Request)| {
+        let devices: Vec<usize> = given.devices.clone();
+        let choice = request.choices[given.choice].clone();
+        devices.into_iter().map(move |device| (device, choice.share_of(device).to_vec())).collect::<Vec<_>>()
+    };
+    let all: Vec<(usize, Vec<Amount>)> = given.iter().zip(requests).flat_map(of_request).collect();
+    let all: Vec<(usize, &[Amount])> = all.iter().map(|(device, share)| (*device, share.as_slice())).collect();
     let is_whole = given.iter().zip(requests).all(|(given, request)| {
         let choice = &request.choices[given.choice];
-        given.devices.len() == choice.count && given.devices.iter().all(|device| choice.devices.contains(device))
+        let different: BTreeSet<&usize> = given.devices.iter().collect();
+        let are_all = given.devices.len() == choice.count && different.len() == choice.count;
+        are_all && given.devices.iter().all(|device| choice.devices.contains(device))
     });
     let keeps = |rule: &Rule| {
         let is_linked = |of: &Linked| of.choice.is_none_or(|choice| given[of.request].choice == choice);
-        let linked: BTreeSet<usize> =
+        let linked: Vec<usize> =
             rule.linked.iter().filter(|of| is_linked(of)).flat_map(|of| given[of.request].devices.clone()).collect();
         let values: Vec<Option<usize>> = linked.iter().map(|device| rule.values[*device]).collect();
         let different: BTreeSet<Option<usize>> = values.iter().copied().collect();
@@ -156,8 +194,7 @@ fn is_right(requests: &[Request], rules: &[Rule], stocks: &Stocks, given: &[Give
                 Comparison::Distinct => different.len() == values.len(),
             }
     };
-    let different: BTreeSet<&usize> = all.iter().collect();
-    is_whole && different.len() == all.len() && stocks.are_enough(&all) && rules.iter().all(keeps)
+    is_whole && stocks.are_enough(&all) && rules.iter().all(keeps)
 }
 
 /// The first right way to serve all requests, found by trying all ways.
@@ -172,9 +209,9 @@ fn first_way(requests: &[Request], rules: &[Rule], stocks: &Stocks, before: &[Gi
     })
 }
 
-/// The search finds what trying all ways finds first.
-#[test]
-fn random_requests_get_the_first_devices_that_they_can() {
+/// Compares the search with trying all ways in so many random cases. Returns how many of them could be served.
+/// `have_shares`: some devices have shares.
+fn compare_with_all_ways(cases: usize, have_shares: bool) -> usize {
     let mut state = 1_u64;
     let mut random = |below: u64| {
         state ^= state << 13;
@@ -183,11 +220,25 @@ fn random_requests_get_the_first_devices_that_they_can() {
         (state % below) as usize
     };
     let mut served = 0;
-    for case in 0..3_000 {
+    for case in 0..cases {
         let devices = 1 + random(5);
-        let choice = |random: &mut dyn FnMut(u64) -> usize| Choice {
-            count: 1 + random(2),
-            devices: (0..devices).filter(|_| random(3) > 0).collect(),
+        let counters: usize = random(3);
+        let stocks = Stocks {
+            amounts: (0..counters).map(|_| 2 + random(5) as u128).collect(),
+            taken: (0..devices).map(|_| (0..counters).map(|_| random(4) as u128).collect()).collect(),
+            capacities: (0..devices)
+                .map(|_| (have_shares && random(4) > 0).then(|| (0..random(3)).map(|_| random(7) as u128).collect()))
+                .collect(),
+        };
+        let choice = |random: &mut dyn FnMut(u64) -> usize| {
+            let devices: Vec<usize> = (0..devices).filter(|_| random(3) > 0).collect();
+            let mut choice = Choice::of(1 + random(2), devices);
+            for device in &choice.devices {
+                let Some(capacities) = &stocks.capacities[*device] else { continue };
+                let amounts = (0..capacities.len()).map(|of| (stocks.stock_of(*device, of), random(5) as u128));
+                choice.shares.insert(*device, amounts.collect());
+            }
+            choice
         };
         let requests: Vec<Request> = (0..1 + random(3))
             .map(|_| Request { claim: 0, choices: (0..1 + random(2)).map(|_| choice(&mut random)).collect() })
@@ -206,18 +257,77 @@ fn random_requests_get_the_first_devices_that_they_can() {
                 }
             })
             .collect();
-        let stocks: usize = random(3);
-        let stocks = Stocks {
-            amounts: (0..stocks).map(|_| 2 + random(5) as u128).collect(),
-            taken: (0..devices).map(|_| (0..stocks).map(|_| random(4) as u128).collect()).collect(),
-        };
         let found = super::search(&requests, &rules, &stocks.room(), TRIALS_MAX);
         let first = first_way(&requests, &rules, &stocks, &[]);
         served += usize::from(first.is_some());
         let found = found.inspect_err(|failure| assert!(!failure.is_given_up, "case {case}")).ok();
         assert_eq!(found, first, "case {case}: {requests:?} {rules:?} {stocks:?}");
     }
+    served
+}
+
+/// The search finds what trying all ways finds first.
+#[test]
+fn random_requests_get_the_first_devices_that_they_can() {
+    let served = compare_with_all_ways(3_000, false);
     assert!((500..2_500).contains(&served), "{served} cases say something");
+}
+
+#[test]
+fn random_requests_get_the_first_shares_that_they_can() {
+    let served = compare_with_all_ways(3_000, true);
+    assert!((500..2_500).contains(&served), "{served} cases say something");
+}
+
+/// Devices with shares, with these capacities, and requests of one device each that take these amounts of any of them.
+fn with_shares(capacities: &[u128], amounts: &[u128]) -> (Vec<Request>, Room) {
+    let mut room = Room::default();
+    let stocks: Vec<usize> = capacities.iter().map(|capacity| room.add_stock(*capacity)).collect();
+    (0..capacities.len()).for_each(|device| room.share(device));
+    let request = |amount: &u128| {
+        let mut request = request(0, &[(1, &(0..capacities.len()).collect::<Vec<usize>>())]);
+        request.choices[0].shares = stocks.iter().map(|stock| vec![(*stock, *amount)]).enumerate().collect();
+        request
+    };
+    (amounts.iter().map(request).collect(), room)
+}
+
+#[test]
+fn shares_of_a_device_go_to_several_requests() {
+    let (requests, room) = with_shares(&[5, 5], &[2, 3, 3, 2]);
+    let first = [given(0, &[0]), given(0, &[0]), given(0, &[1]), given(0, &[1])];
+    assert_eq!(super::search(&requests, &[], &room, TRIALS_MAX), Ok(first.to_vec()));
+    // The first two do not go together.
+    let (requests, room) = with_shares(&[6, 5], &[2, 3, 4, 2]);
+    let first = [given(0, &[0]), given(0, &[1]), given(0, &[0]), given(0, &[1])];
+    assert_eq!(super::search(&requests, &[], &room, TRIALS_MAX), Ok(first.to_vec()));
+    // Of one device a request has one share.
+    let (mut requests, room) = with_shares(&[5, 5], &[1]);
+    requests[0].choices[0].count = 3;
+    assert_eq!(super::search(&requests, &[], &room, 0), Err(Failure { request: 0, is_given_up: false }));
+}
+
+#[test]
+fn a_device_takes_from_common_stocks_once_for_all_shares() {
+    let (requests, mut room) = with_shares(&[5, 5], &[2, 2, 2]);
+    let slots = room.add_stock(4);
+    (0..2).for_each(|device| room.takes(device, vec![(slots, 3)]));
+    let search = |count: usize| super::search(&requests[..count], &[], &room, TRIALS_MAX);
+    assert_eq!(search(2), Ok(vec![given(0, &[0]), given(0, &[0])]));
+    assert_eq!(search(3), Err(Failure { request: 2, is_given_up: false }));
+}
+
+#[test]
+fn shares_that_do_not_fit_are_refused_without_many_trials() {
+    // 12 shares of 3 fit on 12 devices of 5, and one more does not.
+    let (requests, room) = with_shares(&[5; 12], &[3; 12]);
+    assert!(super::search(&requests, &[], &room, TRIALS_MAX).is_ok());
+    let (requests, room) = with_shares(&[5; 12], &[3; 13]);
+    let failure = super::search(&requests, &[], &room, TRIALS_MAX).unwrap_err();
+    assert!(!failure.is_given_up, "{failure:?}");
+    // Too much of one device is asked for.
+    let (requests, room) = with_shares(&[5], &[2, 2, 2]);
+    assert_eq!(super::search(&requests, &[], &room, 0), Err(Failure { request: 2, is_given_up: false }));
 }
 
 #[test]

@@ -50,14 +50,11 @@ impl DeviceClaims {
             };
             allocation.results.iter().filter(of_request).any(|result| result.driver == DRIVER)
         };
-        let is_whole = |of: &DeviceRequestAllocationResult| of.driver == DRIVER || of.share_id.is_none();
         let are_all_ours = allocation.results.iter().all(|of| of.driver == DRIVER);
-        let is_supported = |request: &RequestAsk| match has_ours(request) {
-            true => are_all_ours || request.choices.iter().all(|choice| !choice.is_all),
-            false => request.choices.iter().all(|choice| choice.capacity.is_empty()),
+        let is_supported = |request: &RequestAsk| {
+            are_all_ours || !has_ours(request) || request.choices.iter().all(|choice| !choice.is_all)
         };
-        let could_be_anew = allocation.results.iter().all(is_whole)
-            && claim.ask.as_ref().is_ok_and(|ask| ask.requests.iter().all(is_supported));
+        let could_be_anew = claim.ask.as_ref().is_ok_and(|ask| ask.requests.iter().all(is_supported));
         could_be_anew && claim.is_reserved_for(pod_uid) && !claim.is_reserved_for_others_than(pod_uid)
     }
 }

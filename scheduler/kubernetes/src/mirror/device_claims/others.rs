@@ -1,4 +1,5 @@
-//! Claims for devices of other drivers: whole devices, by the structured parameters that Kubernetes defines.
+//! Claims for devices of other drivers: whole devices and shares of them, by the structured parameters that Kubernetes
+//! defines.
 //!
 //! The core does not know these devices. Pods that ask for the same by such claims, as those of one workload do, are of
 //! one *kind*. For each kind and node the books count *places*: how many pods of the kind can get devices there, one
@@ -7,8 +8,10 @@
 
 mod allocation;
 mod beside;
+mod lacks;
 mod owned;
 mod support;
+mod uses;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +22,8 @@ use crate::pod::PodFacts;
 
 pub(super) use allocation::{Asking, GivenOfOurs};
 use beside::Places;
-pub(super) use owned::Owner;
+pub(super) use owned::{Owner, Promised};
+use uses::Use;
 
 /// When there are so many kinds, those that no pending pod is of are dropped before another one is added.
 const KINDS_KEPT: usize = 64;
@@ -53,9 +57,9 @@ pub(super) struct Others {
     counts_made: usize,
     /// By the UID of a pod that waits, the key of its kind.
     kind_of: BTreeMap<String, String>,
-    /// What has each device of each pool.
-    owners: BTreeMap<PoolKey, BTreeMap<String, BTreeSet<Owner>>>,
-    /// The devices that each has.
+    /// Who has what of each device of each pool.
+    owners: BTreeMap<PoolKey, BTreeMap<String, BTreeMap<Owner, Use>>>,
+    /// The devices that each has, or has shares of.
     owned: BTreeMap<Owner, BTreeSet<DeviceId>>,
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::api::resource::v1::{
 };
 
 use super::super::{Instance, Means, Mirror};
-use super::others::{AskedOf, Asking, DeviceId, GivenOfOurs};
+use super::others::{AskedOf, Asking, GivenOfOurs, Promised};
 use super::{HeldClaim, held_claim};
 use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Extended};
 use crate::pod::PodFacts;
@@ -41,7 +41,7 @@ pub(in super::super) struct Starting {
     /// The claims that its devices of our driver are allocated to.
     pub(in super::super) held: Vec<HeldClaim>,
     /// What it gets of other drivers.
-    pub(in super::super) others: BTreeSet<DeviceId>,
+    pub(in super::super) others: Promised,
 }
 
 impl Mirror {

@@ -12,6 +12,7 @@ mod places;
 mod prioritised;
 mod problems;
 mod random;
+mod shares;
 mod taint_rules;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 use super::{Binding, World, typed};
 use crate::dra::{ClaimFacts, DRIVER};
 use crate::mirror::{Access, Reservation};
+use crate::reservation::with_names;
 
 /// A driver of network cards, which is not ours.
 const NIC: &str = "nic.example.com";
@@ -139,8 +141,8 @@ impl World {
             }
             let users = Reservation::users_with(&claim.reserved_for, &binding.name, &binding.uid);
             self.change_claim(&claim.name, |claim| {
-                if let Some(allocation) = allocation {
-                    claim["status"]["allocation"] = json!(allocation);
+                if let Some(allocation) = allocation.clone() {
+                    claim["status"]["allocation"] = json!(with_names(allocation).unwrap());
                 }
                 claim["status"]["reservedFor"] = json!(users);
             });

@@ -2,13 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::resource::v1::{AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult};
+use k8s_openapi::api::resource::v1::{AllocationResult, Device, DeviceAllocationResult, DeviceRequestAllocationResult};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::super::super::Mirror;
-use super::{DeviceId, PLACES_MAX};
-use crate::dra::whole::{self, Choice, Failure, Given, Request, Room, Rule};
+use super::super::DeviceClaims;
+use super::PLACES_MAX;
+use super::owned::Promised;
+use super::uses::of_results;
+use crate::dra::whole::{self, Amount, Choice, Failure, Given, Request, Room, Rule};
 use crate::dra::{
-    self, Ask, ClaimFacts, CounterName, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value,
+    self, Amounts, Ask, ClaimFacts, CounterName, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value,
     counters_taken_by,
 };
 
@@ -70,13 +74,10 @@ struct OnNode<'a> {
     name: &'a str,
     /// `None`: it is a device of our driver, and for this node alone.
     reach: Option<&'a Reach>,
+    /// A request can have it, or a share of it.
     is_free: bool,
-}
-
-impl OnNode<'_> {
-    fn id(&self) -> DeviceId {
-        (self.pool.clone(), self.name.to_owned())
-    }
+    /// The stocks that stand for its capacities, if several requests can have shares of it.
+    stocks: Option<BTreeMap<String, usize>>,
 }
 
 /// How many pods get devices, one after the other.
@@ -96,13 +97,17 @@ impl Problem<'_> {
             let given = whole::search(&self.requests, &self.rules, room, trials_max);
             let Ok(given) = given else { return Counted { pods, is_ended: false } };
             pods += 1;
-            let given: Vec<(usize, &OnNode<'_>)> = given
-                .into_iter()
-                .flat_map(|given| given.devices)
-                .filter_map(|number| Some((number, self.devices.get(number).filter(|of| of.reach.is_some())?)))
-                .collect();
-            given.iter().for_each(|(number, _)| room.give(*number));
-            if given.is_empty() || !given.iter().all(|(_, device)| self.is_for_one_node(device)) {
+            let mut of_others = Vec::new();
+            for (request, given) in self.requests.iter().zip(&given) {
+                let Some(choice) = request.choices.get(given.choice) else { continue };
+                for number in &given.devices {
+                    if let Some(device) = self.devices.get(*number).filter(|of| of.reach.is_some()) {
+                        room.give(*number, choice.share_of(*number));
+                        of_others.push(device);
+                    }
+                }
+            }
+            if of_others.is_empty() || !of_others.iter().all(|device| self.is_for_one_node(device)) {
                 return Counted { pods, is_ended: true };
             }
         }
@@ -143,12 +148,13 @@ impl Mirror {
                 pool: key,
                 name,
                 reach: Some(reach),
-                is_free: claims.others.owners(key, name).is_none(),
+                is_free: claims.has_free(key, name),
+                stocks: None,
             })
         });
         let mut devices: Vec<OnNode<'_>> = devices.collect();
         let others = devices.len();
-        let (room, spread_counters) = self.room(&devices);
+        let (room, spread_counters) = self.room(&mut devices);
         // While slices of a pool are missing, it is not known which all devices are.
         let is_changing = claims.pools.others_on(node).any(|(_, pool)| !pool.is_complete);
         let mut requests: Vec<Request> = Vec::new();
@@ -158,7 +164,7 @@ impl Mirror {
                 let mut choices = Vec::new();
                 for (number, choice) in request.choices.iter().enumerate() {
                     choices.push(match decided {
-                        Some(decided) if decided.choice != number => Choice { count: usize::MAX, devices: Vec::new() },
+                        Some(decided) if decided.choice != number => Choice::none(),
                         Some(Decided { ours: Some(ours), .. }) => {
                             // Several requests can have parts of one device, so each has a number of its own for it.
                             let first = devices.len();
@@ -167,11 +173,12 @@ impl Mirror {
                                 name: of.name,
                                 reach: None,
                                 is_free: true,
+                                stocks: None,
                             };
                             devices.extend(ours.iter().map(device));
-                            Choice { count: usize::from(choice.count), devices: (first..devices.len()).collect() }
+                            Choice::of(usize::from(choice.count), (first..devices.len()).collect())
                         }
-                        _ => self.choice(choice, devices.get(..others).unwrap_or_default(), is_changing),
+                        _ => self.choice(choice, devices.get(..others).unwrap_or_default(), &room, is_changing),
                     });
                 }
                 requests.push(Request { claim, choices });
@@ -192,14 +199,23 @@ impl Mirror {
         Some(Problem { devices, requests, rules, room, spread_counters })
     }
 
-    /// What is left of the counters from which these devices take, and the pools whose counters devices on several nodes
-    /// share.
-    fn room<'a>(&self, devices: &[OnNode<'a>]) -> (Room, BTreeSet<&'a PoolKey>) {
+    /// What is left of the counters from which these devices take, and of the capacities of those that have shares; and the
+    /// pools whose counters devices on several nodes share.
+    fn room<'a>(&self, devices: &mut [OnNode<'a>]) -> (Room, BTreeSet<&'a PoolKey>) {
         let claims = &self.device_claims;
         let (mut room, mut spread) = (Room::default(), BTreeSet::new());
         let mut stocks: BTreeMap<&PoolKey, BTreeMap<CounterName, usize>> = BTreeMap::new();
-        for (number, device) in devices.iter().enumerate() {
-            let Some(pool) = claims.pools.get(device.pool).filter(|pool| !pool.counters.is_empty()) else { continue };
+        for (number, device) in devices.iter_mut().enumerate() {
+            let Some(pool) = claims.pools.get(device.pool) else { continue };
+            let Some(known) = pool.devices.get(device.name) else { continue };
+            if dra::is_shared(known) {
+                room.share(number);
+                let left = claims.capacity_left(device.pool, known).into_iter();
+                device.stocks = Some(left.map(|(name, left)| (name, room.add_stock(left))).collect());
+            }
+            if pool.counters.is_empty() {
+                continue;
+            }
             let of_pool = stocks.entry(device.pool).or_insert_with(|| {
                 if pool.node.is_none() {
                     spread.insert(device.pool);
@@ -207,30 +223,42 @@ impl Mirror {
                 let left = claims.counters_left(device.pool, pool).into_iter();
                 left.map(|(name, left)| (name, room.add_stock(left))).collect()
             });
-            let taken = pool.devices.get(device.name).map(counters_taken_by).unwrap_or_default();
-            let taken = taken.into_iter().filter_map(|(name, amount)| Some((*of_pool.get(&name)?, amount)));
-            room.takes(number, taken.collect());
+            // A device that somebody has a share of takes nothing more for a further share.
+            if claims.others.used(device.pool, device.name).is_none() {
+                let taken = counters_taken_by(known).into_iter();
+                room.takes(number, taken.filter_map(|(name, amount)| Some((*of_pool.get(&name)?, amount))).collect());
+            }
         }
         (room, spread)
     }
 
     /// How many devices a request asks for, and the free devices that will do.
-    fn choice(&self, ask: &DevicesAsk, devices: &[OnNode<'_>], is_changing: bool) -> Choice {
+    fn choice(&self, ask: &DevicesAsk, devices: &[OnNode<'_>], room: &Room, is_changing: bool) -> Choice {
         let selection = self.device_claims.selection(ask).ok();
         let found = |device: &OnNode<'_>| selection.and_then(|of| of.found(device.pool, device.name));
-        let will_do = |device: &OnNode<'_>| device.is_free && found(device) == Some(&Found::Usable);
-        let usable = devices.iter().enumerate().filter(|(_, device)| will_do(device)).map(|(number, _)| number);
-        let selected = devices.iter().filter(|device| found(device).is_some()).count();
-        let count = match ask.is_all {
-            false => usize::from(ask.count),
+        let is_selected = |device: &OnNode<'_>| found(device).is_some_and(|found| !matches!(found, Found::Lacks(_)));
+        let mut choice = Choice { count: usize::from(ask.count), devices: Vec::new(), shares: BTreeMap::new() };
+        let mut selected = 0_usize;
+        for (number, device) in devices.iter().enumerate().filter(|(_, device)| is_selected(device)) {
+            let share = self.device_claims.share_of(ask, device);
+            // A device that has too little left is none of "all" devices, as in Kubernetes.
+            selected +=
+                usize::from(!device.is_free || share.iter().all(|(stock, amount)| *amount <= room.left_of(*stock)));
+            if device.is_free && found(device) == Some(&Found::Usable) {
+                choice.devices.push(number);
+                choice.shares.extend(device.stocks.is_some().then_some((number, share)));
+            }
+        }
+        match ask.is_all {
+            false => {}
             // No number is enough while it is not known which all devices are. "All" needs one device at least.
-            true if is_changing => usize::MAX,
-            true => selected.max(1),
-        };
-        Choice { count, devices: usable.collect() }
+            true if is_changing => choice.count = usize::MAX,
+            true => choice.count = selected.max(1),
+        }
+        choice
     }
 
-    /// The allocations that claims get on a node, and the devices of other drivers in all of them.
+    /// The allocations that claims get on a node, and what each of them has of devices of other drivers.
     ///
     /// # Errors
     /// The text names the request that gets no devices there, and why.
@@ -238,7 +266,7 @@ impl Mirror {
         &self,
         claims: &[Asking<'_>],
         node: &str,
-    ) -> Result<(Vec<AllocationResult>, BTreeSet<DeviceId>), String> {
+    ) -> Result<(Vec<AllocationResult>, Promised), String> {
         if claims.is_empty() {
             return Ok(Default::default());
         }
@@ -246,8 +274,8 @@ impl Mirror {
         let problem = self.problem(&asked, node).ok_or_else(|| format!("there is no node {node} any more"))?;
         let given = whole::search(&problem.requests, &problem.rules, &problem.room, whole::TRIALS_MAX);
         let mut given = given.map_err(|failure| self.without_devices(claims, failure, node))?.into_iter();
-        let (mut allocations, mut taken) = (Vec::new(), BTreeSet::new());
-        for Asking { ask, ours, .. } in claims {
+        let (mut allocations, mut promised) = (Vec::new(), Promised::new());
+        for Asking { claim, ask, ours } in claims {
             let given: Vec<Given> = given.by_ref().take(ask.requests.len()).collect();
             let choices: Vec<usize> = given.iter().map(|given| given.choice).collect();
             let (mut results, mut reaches) = (Vec::new(), Vec::new());
@@ -255,7 +283,6 @@ impl Mirror {
                 results.extend(ours.iter().filter_map(|of| of.results.get(place)).flatten().cloned());
                 for device in given.devices.iter().filter_map(|device| problem.devices.get(*device)) {
                     let Some(reach) = device.reach else { continue };
-                    taken.insert(device.id());
                     reaches.push(reach);
                     results.push(DeviceRequestAllocationResult {
                         request: request.name.clone(),
@@ -263,10 +290,13 @@ impl Mirror {
                         pool: device.pool.1.clone(),
                         device: device.name.to_owned(),
                         tolerations: Some(request.tolerations.clone()).filter(|of| !of.is_empty()),
+                        consumed_capacity: self.device_claims.consumed(request, device),
                         ..DeviceRequestAllocationResult::default()
                     });
                 }
             }
+            let uses = of_results(results.iter(), |result| result.consumed_capacity.is_some());
+            promised.insert((claim.namespace.clone(), claim.name.clone()), uses);
             let config = self.configurations(ask, &choices);
             let has_ours = results.iter().any(|result| result.driver == DRIVER);
             allocations.push(AllocationResult {
@@ -278,7 +308,7 @@ impl Mirror {
                 allocation_timestamp: None,
             });
         }
-        Ok((allocations, taken))
+        Ok((allocations, promised))
     }
 
     /// A claim with what the core has decided.
@@ -311,14 +341,49 @@ impl Mirror {
             true => "it was not found out which devices would do, because there are too many ways",
             false => "not enough devices are free that will do",
         };
+        let labels = self.nodes.get(node).map(|node| &node.facts.labels);
+        let reaches = |key: &PoolKey, name: &str| {
+            let reach = self.device_claims.pools.get(key).and_then(|pool| pool.reach.get(name));
+            reach.zip(labels).is_some_and(|(reach, labels)| reach.includes(node, labels))
+        };
+        let capacity = request.choices.iter().find_map(|choice| self.device_claims.lacking_for(choice, reaches));
+        let capacity = capacity.map(|text| format!("; {text}")).unwrap_or_default();
         let ours = ours.iter().flat_map(|of| of.results.iter().flatten());
         let ours: Vec<String> = ours.map(|result| format!("{}/{}", result.pool, result.device)).collect();
         let beside = if ours.is_empty() { String::new() } else { format!(" beside {}", ours.join(" and ")) };
         format!(
-            "ResourceClaim {:?}, request {:?} for devices of {}: {why}{beside} on node {node}",
+            "ResourceClaim {:?}, request {:?} for devices of {}: {why}{beside} on node {node}{capacity}",
             claim.name,
             request.name,
             drivers.join(" and ")
         )
+    }
+}
+
+impl DeviceClaims {
+    /// Whether a request can have a device, or a share of it.
+    fn has_free(&self, key: &PoolKey, name: &str) -> bool {
+        let device = self.pools.get(key).and_then(|pool| pool.devices.get(name));
+        self.others.used(key, name).is_none_or(|used| !used.is_whole && device.is_some_and(dra::is_shared))
+    }
+
+    /// What is left of the capacities of a device.
+    pub(super) fn capacity_left(&self, key: &PoolKey, device: &Device) -> Amounts {
+        dra::left(device, &self.others.used(key, &device.name).unwrap_or_default().consumed)
+    }
+
+    /// What a request consumes of the capacities of a device that has shares. `None`: it gets the whole device.
+    fn consumed(&self, ask: &DevicesAsk, device: &OnNode<'_>) -> Option<BTreeMap<String, Quantity>> {
+        let known = self.pools.get(device.pool)?.devices.get(device.name).filter(|known| dra::is_shared(known))?;
+        let consumed = dra::consumed(known, &ask.capacity).ok()?;
+        Some(consumed.into_iter().map(|(name, amount)| (name, dra::quantity(amount))).collect())
+    }
+
+    /// What a request takes of the stocks that stand for a device's capacities.
+    fn share_of(&self, ask: &DevicesAsk, device: &OnNode<'_>) -> Vec<Amount> {
+        let Some(stocks) = &device.stocks else { return Vec::new() };
+        let known = self.pools.get(device.pool).and_then(|pool| pool.devices.get(device.name));
+        let consumed = known.and_then(|known| dra::consumed(known, &ask.capacity).ok()).unwrap_or_default();
+        consumed.into_iter().filter_map(|(name, amount)| Some((*stocks.get(&name)?, amount))).collect()
     }
 }

@@ -1,26 +1,30 @@
-//! The owners of other drivers' devices: claims that have them, and pods that are being bound with them.
+//! The owners of other drivers' devices: claims that have them or shares of them, and pods that are being bound with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::super::Mirror;
 use super::super::{DeviceClaims, Name};
+use super::uses::{Use, Uses, of_results};
 use super::{DeviceId, Others};
-use crate::dra::{ClaimFacts, CounterName, Counters, DRIVER, Pool, PoolKey, Reach, counters_taken_by};
+use crate::dra::{self, ClaimFacts, CounterName, Counters, DRIVER, Pool, PoolKey, Reach, counters_taken_by};
 
 /// A claim or pod that has a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum Owner {
     /// The device is allocated to this claim.
     Claim(Name),
-    /// The device is kept for the pod with this UID, which is being bound.
-    Pod(String),
+    /// The device is kept for the pod with this UID, which is being bound, to be allocated to this claim.
+    Pod(String, Name),
 }
 
+/// What is kept for each claim of a pod that is being bound.
+pub(in super::super::super) type Promised = BTreeMap<Name, Uses>;
+
 impl Mirror {
-    /// Notes the devices that a claim or pod has now. If a device has become free by this, or is not free any more, the
-    /// places on all nodes that reach the device are counted again.
-    pub(in super::super) fn note_owned(&mut self, owner: Owner, devices: BTreeSet<DeviceId>) {
-        let changed = self.device_claims.others.note_owned(owner, devices);
+    /// Notes what a claim or pod has of devices now. If more or less of a device is free by this, the places on all nodes
+    /// that reach the device are counted again.
+    pub(in super::super) fn note_owned(&mut self, owner: Owner, uses: Uses) {
+        let changed = self.device_claims.others.note_owned(owner, uses);
         if self.device_claims.others.kinds.is_empty() {
             return;
         }
@@ -41,50 +45,79 @@ impl Mirror {
         }
     }
 
-    /// Keeps these devices for a pod that is being bound.
-    pub(in super::super::super) fn promise(&mut self, uid: &str, devices: BTreeSet<DeviceId>) {
-        self.note_owned(Owner::Pod(uid.to_owned()), devices);
+    /// Keeps this for a pod that is being bound.
+    pub(in super::super::super) fn promise(&mut self, uid: &str, promised: Promised) {
+        for (claim, uses) in promised {
+            self.note_owned(Owner::Pod(uid.to_owned(), claim), uses);
+        }
     }
 
-    /// Ends what is kept for a pod: the devices are allocated to its claims by now, or given back.
+    /// Ends what is kept for a pod: it is allocated to its claims by now, or given back.
     pub(in super::super::super) fn end_promise(&mut self, uid: &str) {
-        self.note_owned(Owner::Pod(uid.to_owned()), BTreeSet::new());
+        let of_pod = |owner: &&Owner| matches!(owner, Owner::Pod(of, _) if of == uid);
+        let first = Owner::Pod(uid.to_owned(), Name::default());
+        let owners: Vec<Owner> = self
+            .device_claims
+            .others
+            .owned
+            .range(first..)
+            .map(|(owner, _)| owner)
+            .take_while(of_pod)
+            .cloned()
+            .collect();
+        owners.into_iter().for_each(|owner| self.note_owned(owner, Uses::new()));
     }
 }
 
 impl Others {
-    /// Notes the devices that a claim or pod has now. Returns those that have become free by this, and those that are not
-    /// free any more.
-    fn note_owned(&mut self, owner: Owner, devices: BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
+    /// Notes what a claim or pod has now. Returns the devices of which more or less is free by this.
+    fn note_owned(&mut self, owner: Owner, uses: Uses) -> BTreeSet<DeviceId> {
         let before = self.owned.remove(&owner).unwrap_or_default();
+        let concerned: BTreeSet<DeviceId> = before.into_iter().chain(uses.keys().cloned()).collect();
+        if !uses.is_empty() {
+            self.owned.insert(owner.clone(), uses.keys().cloned().collect());
+        }
         let mut changed = BTreeSet::new();
-        for device in before.difference(&devices) {
-            let Some(of_pool) = self.owners.get_mut(&device.0) else { continue };
-            let Some(owners) = of_pool.get_mut(&device.1) else { continue };
-            owners.remove(&owner);
+        for device in concerned {
+            let used_before = self.used(&device.0, &device.1);
+            let of_pool = self.owners.entry(device.0.clone()).or_default();
+            let owners = of_pool.entry(device.1.clone()).or_default();
+            match uses.get(&device) {
+                Some(used) => _ = owners.insert(owner.clone(), used.clone()),
+                None => _ = owners.remove(&owner),
+            }
             if owners.is_empty() {
                 of_pool.remove(&device.1);
-                changed.insert(device.clone());
             }
             if of_pool.is_empty() {
                 self.owners.remove(&device.0);
             }
-        }
-        for device in devices.difference(&before) {
-            let owners = self.owners.entry(device.0.clone()).or_default().entry(device.1.clone()).or_default();
-            if owners.is_empty() {
-                changed.insert(device.clone());
+            if used_before != self.used(&device.0, &device.1) {
+                changed.insert(device);
             }
-            owners.insert(owner.clone());
-        }
-        if !devices.is_empty() {
-            self.owned.insert(owner, devices);
         }
         changed
     }
 
-    pub(super) fn owners(&self, pool: &PoolKey, device: &str) -> Option<&BTreeSet<Owner>> {
-        self.owners.get(pool)?.get(device)
+    /// What all owners together have of a device; `None`: nothing.
+    pub(super) fn used(&self, pool: &PoolKey, device: &str) -> Option<Use> {
+        let owners = self.owners.get(pool)?.get(device)?;
+        // What is allocated to a claim is not also kept for it.
+        let counts = |owner: &Owner| match owner {
+            Owner::Claim(_) => true,
+            Owner::Pod(_, claim) => !owners.contains_key(&Owner::Claim(claim.clone())),
+        };
+        let counted = owners.iter().filter(|(owner, _)| counts(owner)).map(|(_, used)| used);
+        counted.cloned().reduce(Use::with)
+    }
+
+    /// What claims have of a device.
+    fn used_by_claims(&self, pool: &PoolKey, device: &str) -> impl Iterator<Item = (&Name, &Use)> {
+        let owners = self.owners.get(pool).and_then(|of_pool| of_pool.get(device));
+        owners.into_iter().flatten().filter_map(|(owner, used)| match owner {
+            Owner::Claim(name) => Some((name, used)),
+            Owner::Pod(..) => None,
+        })
     }
 }
 
@@ -121,9 +154,9 @@ impl DeviceClaims {
             let key = (of.driver.clone(), of.pool.clone());
             let pool = self.pools.get(&key).filter(|pool| pool.is_complete)?;
             let taken = counters_taken_by(pool.devices.get(&of.device)?);
-            let is_of_claim = |owners: &BTreeSet<Owner>| owners.iter().any(|owner| matches!(owner, Owner::Claim(_)));
-            let owned = self.others.owners.get(&key).into_iter().flatten();
-            let left = left_of_counters(pool, owned.filter(|(_, owners)| is_of_claim(owners)).map(|(name, _)| name));
+            let owned = self.others.owners.get(&key).into_iter().flat_map(BTreeMap::keys);
+            let of_claims = owned.filter(|name| self.others.used_by_claims(&key, name).next().is_some());
+            let left = left_of_counters(pool, of_claims);
             let (_, counter) = taken.into_keys().find(|name| left.get(name) == Some(&None))?;
             Some(format!(
                 "other claims were given devices of the pool {} of {} that leave too little of the counter {counter:?} for \
@@ -133,30 +166,45 @@ impl DeviceClaims {
         })
     }
 
-    /// Why the allocation of a claim is wrong: one of its whole devices is allocated to another claim, too.
-    fn held_twice(&self, claim: &ClaimFacts) -> Option<String> {
-        let results = claim.allocation.iter().flat_map(|allocation| &allocation.results);
-        let whole = results.filter(|result| result.driver != DRIVER && result.share_id.is_none());
-        let mut devices = whole.map(|of| ((of.driver.clone(), of.pool.clone()), of.device.clone()));
-        let is_claim = |owner: &&Owner| matches!(owner, Owner::Claim(_));
-        let is_twice = |(pool, device): &DeviceId| {
-            self.others.owners(pool, device).into_iter().flatten().filter(is_claim).nth(1).is_some()
+    /// Why the allocation of a claim is wrong: one of its devices is allocated to another claim, too, and one of both has it
+    /// as a whole.
+    fn held_twice(&self, name: &Name, uses: &Uses) -> Option<String> {
+        let is_twice = |((pool, device), used): &(&DeviceId, &Use)| {
+            let mut others = self.others.used_by_claims(pool, device).filter(|(other, _)| *other != name);
+            others.any(|(_, other)| used.is_whole || other.is_whole)
         };
-        let ((driver, pool), device) = devices.find(is_twice)?;
+        let (((driver, pool), device), _) = uses.iter().find(is_twice)?;
         Some(format!("another claim was given the device {pool}/{device} of {driver}"))
+    }
+
+    /// Why the allocation of a claim is wrong: claims were given larger shares of one of its devices than the device has.
+    fn shared_too_often(&self, uses: &Uses) -> Option<String> {
+        uses.iter().filter(|(_, used)| !used.is_whole).find_map(|((key, name), _)| {
+            let device = self.pools.get(key)?.devices.get(name)?;
+            let of_claims = self.others.used_by_claims(key, name).map(|(_, used)| used.clone());
+            let consumed = of_claims.reduce(Use::with)?.consumed;
+            let all = dra::left(device, &dra::Amounts::new());
+            let (capacity, _) = all.iter().find(|(name, all)| consumed.get(*name).is_some_and(|of| of > *all))?;
+            Some(format!(
+                "other claims were given so much of the capacity {capacity:?} of the device {}/{name} of {} that it has \
+                 too little",
+                key.1, key.0
+            ))
+        })
     }
 
     /// Why a claim cannot keep the devices of other drivers that it has; `None`: it can.
     pub(in super::super) fn given_too_often(&self, claim: &ClaimFacts) -> Option<String> {
-        self.held_twice(claim).or_else(|| self.overdrawn(claim))
+        let name = (claim.namespace.clone(), claim.name.clone());
+        let uses = self.others_held_by(&name);
+        self.held_twice(&name, &uses).or_else(|| self.overdrawn(claim)).or_else(|| self.shared_too_often(&uses))
     }
 
-    /// The devices of other drivers that a claim has.
-    pub(in super::super) fn others_held_by(&self, name: &Name) -> BTreeSet<DeviceId> {
+    /// What a claim has of devices of other drivers.
+    pub(in super::super) fn others_held_by(&self, name: &Name) -> Uses {
         let results = self.claims.get(name).and_then(|claim| claim.allocation.as_ref());
         let results = results.into_iter().flat_map(|allocation| &allocation.results);
-        let others = results.filter(|result| result.driver != DRIVER);
-        others.map(|of| ((of.driver.clone(), of.pool.clone()), of.device.clone())).collect()
+        of_results(results, |result| result.share_id.is_some())
     }
 }
 

@@ -11,21 +11,7 @@ impl DeviceClaims {
     pub(in super::super) fn check_others(&self, ask: &Ask) -> Result<(), String> {
         for request in &ask.requests {
             for choice in request.choices.iter().filter(|choice| !self.is_ours(choice)) {
-                let driver = self.driver_of(choice);
-                if driver.is_none() && !choice.capacity.is_empty() {
-                    return Err(format!(
-                        "request {:?} asks for capacity, and selects no device that is there",
-                        choice.name
-                    ));
-                }
-                let driver = driver.unwrap_or_else(|| "another driver".to_owned());
-                if !choice.capacity.is_empty() {
-                    return Err(format!(
-                        "request {:?} asks for capacity of a device of {driver} (consumable capacity), which Aliquot's \
-                         scheduler supports of {DRIVER} alone; ask for whole devices",
-                        choice.name
-                    ));
-                }
+                let driver = self.driver_of(choice).unwrap_or_else(|| "another driver".to_owned());
                 self.check_all(choice, &driver)?;
             }
             if request.choices.iter().any(|choice| self.is_ours(choice)) {
@@ -66,7 +52,7 @@ impl DeviceClaims {
         for ((driver, _), device, found) in self.selection(ask)?.all_found().filter(|((of, _), ..)| of != DRIVER) {
             let named = || format!("request {:?}: device {device:?} of {driver}", ask.name);
             match found {
-                Found::Usable | Found::Tainted => usable += 1,
+                Found::Usable | Found::Tainted | Found::Lacks(_) => usable += 1,
                 Found::Unsupported(feature) => {
                     why = Some(format!("{} needs {feature}, which Aliquot's scheduler does not support", named()));
                 }

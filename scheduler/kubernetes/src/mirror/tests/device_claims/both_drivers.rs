@@ -484,26 +484,37 @@ fn classes_of_both_stand_for_resources_of_one_pod() {
 #[test]
 fn what_is_not_supported_of_a_claim_for_both_is_named() {
     let mut world = with_two_roots();
-    let gpu = || json!({"name": "gpu", "exactly": percent(10)});
-    let nic = |more: Value| {
-        let mut exactly = json!({"deviceClassName": NIC});
-        json_patch::merge(&mut exactly, &more);
-        json!({"name": "nic", "exactly": exactly})
-    };
-    let mut all = gpu();
+    let nic = json!({"name": "nic", "exactly": {"deviceClassName": NIC}});
+    let mut all = json!({"name": "gpu", "exactly": percent(10)});
     all["exactly"]["allocationMode"] = "All".into();
-    world.pod_of_both("all", json!([all, nic(json!({}))]), json!([]));
-    let bandwidth = json!({"capacity": {"requests": {"bandwidth": "1"}}});
-    world.pod_of_both("capacity", json!([gpu(), nic(bandwidth)]), json!([]));
-    let unknown = json!({"name": "x", "exactly": {"deviceClassName": DRIVER, "selectors": [{"cel": {"expression": "false"}}],
-        "capacity": {"requests": {"core": "10"}}}});
-    world.pod_of_both("unknown", json!([unknown, gpu(), nic(json!({}))]), json!([]));
+    world.pod_of_both("all", json!([all, nic]), json!([]));
     world.reconcile();
-    for (name, text) in [
-        ("all", "request \"gpu\": it has allocationMode \"All\""),
-        ("capacity", "request \"nic\" asks for capacity of a device of nic.example.com"),
-        ("unknown", "request \"x\" asks for capacity, and selects no device"),
-    ] {
-        assert!(world.why_waiting(name).contains(text), "{name}: {}", world.why_waiting(name));
+    let text = "request \"gpu\": it has allocationMode \"All\"";
+    assert!(world.why_waiting("all").contains(text), "{}", world.why_waiting("all"));
+}
+
+#[test]
+fn parts_of_a_gpu_go_with_shares_of_a_card_near_it() {
+    let mut world = World::new();
+    let mut card = of_root("b");
+    let shares = json!({"allowMultipleAllocations": true, "capacity": {"bandwidth": {"value": "10"}}});
+    json_patch::merge(&mut card, &shares);
+    world.node_of_both("n", &[of_root("a"), of_root("b")], &[json!({}), card]);
+    for (name, part) in [("a", 40), ("b", 40), ("c", 20)] {
+        let share = json!({"deviceClassName": NIC, "capacity": {"requests": {"bandwidth": "4"}}});
+        let requests = json!([{"name": "gpu", "exactly": percent(part)}, {"name": "nic", "exactly": share}]);
+        world.pod_of_both(name, requests, json!([same_root(&["gpu", "nic"])]));
+        world.reconcile();
     }
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+    for name in ["a", "b"] {
+        assert_eq!(world.has(name), ["gpu gpu-1", "nic nic-1"]);
+        let result = &world.claims[name]["status"]["allocation"]["devices"]["results"][1];
+        assert_eq!(result["consumedCapacity"], json!({"bandwidth": "4"}));
+    }
+    world.delete("a");
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b", "c"]);
+    assert!(world.mirror.knows_right_places());
 }

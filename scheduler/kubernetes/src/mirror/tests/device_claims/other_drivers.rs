@@ -243,21 +243,19 @@ fn devices_that_several_nodes_reach_are_given_out_once() {
 #[test]
 fn what_is_not_supported_of_other_drivers_is_named() {
     let mut world = with_nics(&[1]);
-    let shared = json!([{"name": "s", "allowMultipleAllocations": true, "attributes": {"kind": {"string": "shared"}}}]);
-    world.pool_of_nics("shared", json!({"nodeName": "n"}), shared);
+    let ready = json!([{"name": "s", "bindingConditions": ["Ready"], "attributes": {"kind": {"string": "ready"}}}]);
+    world.pool_of_nics("ready", json!({"nodeName": "n"}), ready);
     let kind = |kind: &str| {
         let attributes = r#"device.attributes["nic.example.com"]"#;
         json!({"selectors": [{"cel": {"expression": format!("{attributes}.?kind.orValue(\"\") == {kind:?}")}}]})
     };
-    world.pod_with_nic("shared", kind("shared"));
-    world.pod_with_nic("capacity", json!({"capacity": {"requests": {"bandwidth": "1"}}}));
+    world.pod_with_nic("ready", kind("ready"));
     world.pod_with_nic("two", json!({"count": 2}));
     world.pod_with_nic("all", json!({"allocationMode": "All"}));
     world.pod_with_nic("fails", json!({"selectors": [{"cel": {"expression": "device.colour == 1"}}]}));
     world.reconcile();
     for (name, text) in [
-        ("shared", "consumable capacity"),
-        ("capacity", "consumable capacity"),
+        ("ready", "binding conditions"),
         ("two", "does not support"),
         ("all", "does not support"),
         ("fails", "device.colour == 1"),

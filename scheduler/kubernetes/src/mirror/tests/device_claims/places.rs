@@ -1,6 +1,6 @@
 //! When the places with devices of other drivers are counted.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::json;
 
@@ -36,7 +36,8 @@ impl World {
         match card {
             Some(card) => {
                 let card = ((NIC.to_owned(), "cards".to_owned()), card.to_owned());
-                self.mirror.promise(pod, BTreeSet::from([card]));
+                let claim = ("default".to_owned(), pod.to_owned());
+                self.mirror.promise(pod, BTreeMap::from([(claim, BTreeMap::from([(card, Default::default())]))]));
             }
             None => self.mirror.end_promise(pod),
         }
