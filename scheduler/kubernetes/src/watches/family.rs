@@ -147,6 +147,7 @@ impl Family {
         mut served: watch::Receiver<Option<Served>>,
         access: watch::Sender<Option<Access>>,
     ) {
+        let mut is_complained = false;
         loop {
             let (version, lacks_answers) = match served.borrow_and_update().as_ref() {
                 Some(served) => (Some(self.version(served)), served.lacks_answers(&self.group_versions())),
@@ -159,9 +160,11 @@ impl Family {
                     // Without other resources it could decide wrongly, so it waits for them.
                     let is_known = access.borrow().is_some();
                     if !is_known {
-                        let (group, _, plurals) = self.address();
-                        let resources = plurals.join(", ");
-                        warn!(group, resources, "the API server names them, but does not have them; trying again");
+                        if !std::mem::replace(&mut is_complained, true) {
+                            let (group, _, plurals) = self.address();
+                            let resources = plurals.join(", ");
+                            warn!(group, resources, "the API server names them, but does not have them; trying again");
+                        }
                         if matches!(self, Family::Gang(_)) {
                             shared.change(|mirror| self.forget(mirror));
                             access.send_replace(Some(Access::Absent));

@@ -1,5 +1,9 @@
 //! Resources that the cluster lacks, gets while the scheduler runs, and loses again.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
 use aliquot_test_api_server::{
     CLAIMS, DEVICE_CLASSES, ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS, Fault, RESOURCES, Resource, SLICES,
 };
@@ -108,5 +112,27 @@ fn a_resource_that_is_only_named_holds_up_no_new_leader() {
     cluster.node("n", 1);
     let _scheduler = cluster.scheduler();
     cluster.pod("a", 50, json!({}));
+    cluster.wait_until_bound(&["a"]);
+}
+
+#[test]
+fn a_new_leader_waits_for_claims_that_are_only_named() {
+    let mut cluster = Cluster::with_faults();
+    let (is_there, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (is_served, count) = (Arc::clone(&is_there), Arc::clone(&asked));
+    cluster.server().set_fault(move |_, path| match path.ends_with("/resourceclaims") {
+        true if !is_served.load(SeqCst) => {
+            count.fetch_add(1, SeqCst);
+            Fault::NotFound
+        }
+        _ => Fault::None,
+    });
+    cluster.node("n", 1);
+    cluster.pod("a", 50, json!({}));
+    let _scheduler = cluster.scheduler();
+    // Without the claims it does not know which devices are given out.
+    cluster.wait_until("the scheduler asks again for claims", |_| asked.load(SeqCst) > 1);
+    assert!(cluster.bound().is_empty());
+    is_there.store(true, SeqCst);
     cluster.wait_until_bound(&["a"]);
 }
