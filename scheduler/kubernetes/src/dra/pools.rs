@@ -42,13 +42,25 @@ pub(crate) struct Pool {
     pub(crate) node: Option<String>,
     /// By name, with the taints of the rules that select them.
     pub(crate) devices: BTreeMap<String, Device>,
+    /// The names of the devices of another driver, in the order in which Kubernetes' allocator tries them.
+    pub(crate) order: Vec<String>,
     /// Where each of the devices can be used, if they are another driver's.
     pub(crate) reach: BTreeMap<String, Reach>,
+    /// Where the devices of the slices that are there can be used, if the pool is another driver's and not complete.
+    arriving: Vec<Reach>,
     /// What there is of the counters that its devices share, if they are another driver's.
     pub(crate) counters: Counters,
     /// All slices are there, and agree with each other. Otherwise `devices` is what it was before, and nothing is given
     /// out.
     pub(crate) is_complete: bool,
+}
+
+impl Pool {
+    /// Whether it is not known which devices of the pool can be used on a node with this name and these labels.
+    pub(crate) fn is_changing_on(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
+        let mut reaches = self.reach.values().chain(&self.arriving);
+        !self.is_complete && reaches.any(|reach| reach.includes(node, labels))
+    }
 }
 
 impl Pools {
@@ -102,7 +114,9 @@ impl Pools {
             let before = self.pools.get(&key);
             let pool = self.slices_of.get(&key).map(|names| self.pool(&key, names));
             let pool = pool.map(|pool| match before {
-                Some(before) if !pool.is_complete => Pool { is_complete: false, ..before.clone() },
+                Some(before) if !pool.is_complete => {
+                    Pool { is_complete: false, arriving: pool.arriving, ..before.clone() }
+                }
                 _ => pool,
             });
             if before == pool.as_ref() {
@@ -154,7 +168,7 @@ impl Pools {
         let node = node.filter(|node| slices.iter().all(|slice| slice.node_name.as_ref() == Some(node)));
         let is_complete =
             slices.iter().all(|slice| usize::try_from(slice.pool.resource_slice_count) == Ok(slices.len()));
-        let (mut devices, mut reach) = (BTreeMap::new(), BTreeMap::new());
+        let (mut devices, mut order, mut reach) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         let defined = if driver == DRIVER { Some(Counters::new()) } else { counters::defined(&slices) };
         let mut is_complete = is_complete && defined.is_some();
         let counters = defined.unwrap_or_default();
@@ -162,6 +176,7 @@ impl Pools {
         for (slice, device) in all {
             is_complete &= devices.insert(device.name.clone(), device.clone()).is_none();
             if driver != DRIVER {
+                order.push(device.name.clone());
                 reach.insert(device.name.clone(), Reach::of(slice, device));
                 is_complete &= counters::taken_by(device).keys().all(|name| counters.contains_key(name));
             }
@@ -169,7 +184,11 @@ impl Pools {
         for rule in self.taint_rules.values().filter(|rule| rule.is_about(key)) {
             devices.values_mut().for_each(|device| rule.taint(device));
         }
-        Pool { node, devices, reach, counters, is_complete }
+        let arriving = match driver == DRIVER || is_complete {
+            true => Vec::new(),
+            false => slices.iter().flat_map(|slice| Reach::all_of(slice)).collect(),
+        };
+        Pool { node, devices, order, reach, arriving, counters, is_complete }
     }
 
     pub(crate) fn get(&self, key: &PoolKey) -> Option<&Pool> {
@@ -191,10 +210,11 @@ impl Pools {
         keys.filter_map(|key| Some((key, self.pools.get(key)?)))
     }
 
-    /// Other drivers' pools that may have devices on a node.
+    /// Other drivers' pools that may have devices on a node, in the order in which Kubernetes' allocator tries them.
     pub(crate) fn others_on(&self, node: &str) -> impl Iterator<Item = (&PoolKey, &Pool)> {
         let local = self.on_node.get(node).into_iter().flatten().filter(|(driver, _)| driver != DRIVER);
-        local.chain(&self.spread).filter_map(|key| Some((key, self.pools.get(key)?)))
+        let sorted: BTreeSet<&PoolKey> = local.chain(&self.spread).collect();
+        sorted.into_iter().filter_map(|key| Some((key, self.pools.get(key)?)))
     }
 
     /// Whether any node has devices of our driver.

@@ -29,6 +29,14 @@ impl Reach {
         }
     }
 
+    /// Where a slice says that its devices can be used.
+    pub(super) fn all_of(slice: &ResourceSliceSpec) -> Vec<Reach> {
+        match slice.per_device_node_selection {
+            Some(true) => slice.devices.iter().flatten().map(|device| Reach::of(slice, device)).collect(),
+            _ => vec![Reach::read(&slice.node_name, slice.all_nodes, &slice.node_selector)],
+        }
+    }
+
     fn read(name: &Option<String>, all: Option<bool>, selector: &Option<NodeSelector>) -> Reach {
         let selected = |selector: &NodeSelector| {
             // Kubernetes allows exactly one term.

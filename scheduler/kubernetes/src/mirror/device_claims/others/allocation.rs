@@ -144,7 +144,8 @@ impl Mirror {
         let labels = &self.nodes.get(node)?.facts.labels;
         let complete = claims.pools.others_on(node).filter(|(_, pool)| pool.is_complete);
         let devices = complete.flat_map(|(key, pool)| {
-            pool.reach.iter().filter(|(_, reach)| reach.includes(node, labels)).map(move |(name, reach)| OnNode {
+            let reaches = pool.order.iter().filter_map(|name| pool.reach.get_key_value(name));
+            reaches.filter(|(_, reach)| reach.includes(node, labels)).map(move |(name, reach)| OnNode {
                 pool: key,
                 name,
                 reach: Some(reach),
@@ -155,8 +156,7 @@ impl Mirror {
         let mut devices: Vec<OnNode<'_>> = devices.collect();
         let others = devices.len();
         let (room, spread_counters) = self.room(&mut devices);
-        // While slices of a pool are missing, it is not known which all devices are.
-        let is_changing = claims.pools.others_on(node).any(|(_, pool)| !pool.is_complete);
+        let is_changing = claims.pools.others_on(node).any(|(_, pool)| pool.is_changing_on(node, labels));
         let mut requests: Vec<Request> = Vec::new();
         for (claim, Asked { ask, decided }) in asked.iter().enumerate() {
             for (place, request) in ask.requests.iter().enumerate() {

@@ -210,6 +210,44 @@ fn requests_constraints_and_taints_are_heeded() {
 }
 
 #[test]
+fn all_cards_of_a_node_wait_only_for_pools_that_reach_it() {
+    let mut world = with_nics(&[2]);
+    let zone = |name: &str| {
+        let expression = json!({"key": "zone", "operator": "In", "values": [name]});
+        json!({"nodeSelectorTerms": [{"matchExpressions": [expression]}]})
+    };
+    let mut node = world.nodes["n"].clone();
+    node["metadata"]["labels"] = json!({"zone": "a"});
+    world.make_node("n", node);
+    // A slice of each of these pools is missing. The pool of zone a has no devices yet.
+    let one_of_two = |place: Value| json!({"nodeSelector": place, "pool": {"resourceSliceCount": 2}});
+    world.pool_of_nics("far", one_of_two(zone("b")), json!([{"name": "x"}]));
+    world.pool_of_nics("near", one_of_two(zone("a")), json!([]));
+    world.pod_with_nic("all", json!({"allocationMode": "All"}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "the pool near the node may get a card");
+    world.pool_of_nics("near", json!({"nodeSelector": zone("a")}), json!([{"name": "y"}]));
+    world.reconcile();
+    assert_eq!(world.nics_of("all"), ["nic n-nics/nic-0", "nic n-nics/nic-1", "nic near/y"]);
+}
+
+/// Drivers can say by the names of pools and slices, and by the order in a slice, which devices go first.
+#[test]
+fn cards_are_tried_in_the_order_that_their_driver_says() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let cards = |names: &[&str]| names.iter().map(|name| json!({"name": name})).collect::<Vec<Value>>();
+    world.pool_of_nics("b", json!({"nodeName": "n"}), json!(cards(&["10", "9"])));
+    world.pool_of_nics("a", json!({"allNodes": true}), json!(cards(&["z"])));
+    world.pool_of_nics("c", json!({"allNodes": true}), json!(cards(&["y"])));
+    for (name, card) in [("p", "a/z"), ("q", "b/10"), ("r", "b/9"), ("s", "c/y")] {
+        world.pod_with_nic(name, json!({}));
+        world.reconcile();
+        assert_eq!(world.nics_of(name), [format!("nic {card}")]);
+    }
+}
+
+#[test]
 fn devices_that_several_nodes_reach_are_given_out_once() {
     let mut world = World::new();
     for node in ["n", "m"] {
