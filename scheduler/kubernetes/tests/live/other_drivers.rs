@@ -122,7 +122,8 @@ fn pods_share_a_card_and_a_third_one_waits_for_capacity() {
         });
         cluster.objects.create(&CLAIMS, "default", claim);
         let claims = json!([{"name": "nic", "resourceClaimName": name}]);
-        cluster.pod(name, 0, json!({"spec": {"resourceClaims": claims}}));
+        let containers = json!([{"name": "main", "image": "none", "resources": {"claims": [{"name": "nic"}]}}]);
+        cluster.pod(name, 0, json!({"spec": {"resourceClaims": claims, "containers": containers}}));
     };
     ["a", "b"].into_iter().for_each(|name| add(&cluster, name));
     cluster.wait_until_bound(&["a", "b"]);
@@ -142,7 +143,7 @@ fn pods_share_a_card_and_a_third_one_waits_for_capacity() {
     assert!(cluster.status_of_claim("c")["allocation"].is_null());
     cluster.objects.delete(&PODS, "default", "a");
     cluster.give_back("a");
-    cluster.wait_until_bound(&["c"]);
+    cluster.wait_until_bound(&["b", "c"]);
     share(&cluster, "c");
 }
 
