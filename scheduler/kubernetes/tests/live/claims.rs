@@ -150,6 +150,23 @@ fn with_devices(models: &[&str]) -> (Cluster, Scheduler) {
 }
 
 #[test]
+fn a_claim_for_all_gets_a_part_of_each_gpu_of_a_node() {
+    let (cluster, _scheduler) = with_devices(&["H100", "H100", "H100"]);
+    cluster.claim("all", "60", json!({"allocationMode": "All"}));
+    cluster.pod_with_claim("a", "all", json!({}));
+    cluster.wait_until_bound(&["a"]);
+    let part = |device: &str| (device.to_owned(), "60".to_owned(), 2 * GIB);
+    assert_eq!(cluster.allocated("all"), [part("gpu-0"), part("gpu-1"), part("gpu-2")]);
+    cluster.claim("again", "60", json!({"allocationMode": "All"}));
+    cluster.pod_with_claim("b", "again", json!({}));
+    cluster.wait_until("b says why it waits", |cluster| {
+        cluster
+            .why_waiting("b")
+            .is_some_and(|(reason, text)| reason == "Unschedulable" && text.contains("60 % gpu-core"))
+    });
+}
+
+#[test]
 fn four_quarters_share_a_gpu_and_the_fifth_waits() {
     let (cluster, _scheduler) = with_devices(&["H100"]);
     for name in ["a", "b", "c", "d"] {
