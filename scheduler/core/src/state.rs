@@ -2,6 +2,7 @@
 //! change the state. An event that contradicts the books is refused. This layer makes no decisions.
 
 pub(crate) mod budget;
+mod by_model;
 pub(crate) mod change_log;
 pub(crate) mod class;
 pub(crate) mod cluster;

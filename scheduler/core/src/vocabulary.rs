@@ -3,6 +3,7 @@
 pub(crate) mod allowance;
 pub(crate) mod alternatives;
 pub(crate) mod amount;
+pub(crate) mod beside;
 pub(crate) mod choices;
 pub(crate) mod chunks;
 pub(crate) mod claim;

@@ -12,7 +12,7 @@ use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::queue_spec::QueueId;
 
 /// The least charge of a unit of each class, wherever it is placed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ClassCharges {
     by_class: BTreeMap<ClassId, Charge>,
 }

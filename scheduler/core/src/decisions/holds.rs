@@ -149,7 +149,8 @@ impl Holds {
         };
         // A unit that is no longer blocked needs no nodes. A unit that is no longer entitled may keep none. Nodes that
         // have become too small or of another sort are of no use.
-        let units: BTreeMap<GroupId, &Unit> = blocked.iter().map(|unit| (unit.group, unit)).collect();
+        let holders = blocked.iter().filter(|unit| self.by_group.contains_key(&unit.group));
+        let units: BTreeMap<GroupId, &Unit> = holders.map(|unit| (unit.group, unit)).collect();
         let mut kept = BTreeSet::new();
         for (group, nodes) in &self.by_group {
             let nodes: Vec<NodeId> = nodes.iter().copied().collect();

@@ -141,7 +141,7 @@ impl Scheduler {
             }
             pass(action, cluster, &mut context, &self.holds, plan, &mut waiting);
         }
-        plan.pending = waiting.pending;
+        plan.pending = waiting.finish();
         let placed: BTreeSet<GroupId> = plan.steps[placed_before..].iter().filter_map(|step| step.for_group).collect();
         let waits = |group: GroupId| cluster.group(group).is_some_and(Group::has_waiting);
         if !placed.is_empty() {
@@ -193,9 +193,9 @@ impl Scheduler {
         action: Action,
         room: &mut dyn MakeRoom,
     ) -> Result<Vec<Step>, Unplaceable> {
-        let cause = cause(cluster, action, unit.group);
         let mut statement = Statement::new(cluster);
         place_unit(&mut statement, &mut self.engine, unit, room)?;
+        let cause = cause(statement.cluster(), action, unit.group);
         Ok(statement.keep(&cause))
     }
 }

@@ -1,14 +1,13 @@
 //! The entitlements of all queues in the cluster's present state.
 
-use std::collections::BTreeMap;
-
 use crate::decisions::fair_share::{DominantShare, Entitlement, QueueDemand, entitlements};
 use crate::decisions::shared_out::SharedOut;
 use crate::state::cluster::Cluster;
 use crate::state::queue::Queue;
 use crate::state::resources::Charge;
 use crate::state::usage::DecayedUsage;
-use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::beside::Beside;
+use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
 
 /// The entitlements of all queues. They follow from capacity, requests and recent usage, and not from placements. So
 /// they stay the same as claims are placed and evicted.
@@ -40,12 +39,12 @@ impl Shares {
         let queues = cluster.queues();
         let order = queues.parents_first();
         let totals = cluster.totals();
-        let index: BTreeMap<QueueId, usize> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
+        let index: Beside<usize, QueueSpec> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
         let all: Vec<&Queue> = order.iter().filter_map(|id| queues.get(*id)).collect();
         let shared = SharedOut::of(&all, totals.len());
         let there_was = cluster.capacity_used();
         let demand = |queue: &&Queue| QueueDemand {
-            parent: queue.parent().and_then(|parent| index.get(&parent).copied()),
+            parent: queue.parent().and_then(|parent| index.get(parent).copied()),
             priority: queue.spec().priority,
             allowances: (0..totals.len()).map(|number| shared.allowance(queue, number)).collect(),
             // `entitlements` adds what children ask for.

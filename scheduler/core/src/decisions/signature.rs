@@ -29,15 +29,17 @@ pub(crate) enum Signature {
 impl Signature {
     /// A unit's signature.
     pub(crate) fn of(cluster: &Cluster, unit: &Unit) -> Self {
+        let has_rules = cluster.group(unit.group).is_some_and(Group::has_rules);
+        // Most units have one member.
+        if let [claim] = unit.claims[..]
+            && !has_rules
+            && let Some(class) = cluster.class_of(claim)
+        {
+            return Self::One(class);
+        }
         let mut classes: Vec<ClassId> = unit.claims.iter().filter_map(|claim| cluster.class_of(*claim)).collect();
         classes.sort_unstable();
-        if cluster.group(unit.group).is_some_and(Group::has_rules) {
-            return Self::Own(unit.group, classes);
-        }
-        match classes[..] {
-            [class] => Self::One(class),
-            _ => Self::Many(classes),
-        }
+        if has_rules { Self::Own(unit.group, classes) } else { Self::Many(classes) }
     }
 }
 

@@ -6,7 +6,7 @@
 //! Within a leaf queue, units go by rank.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use crate::decisions::fair_share::DominantShare;
@@ -14,7 +14,8 @@ use crate::decisions::shares::Shares;
 use crate::state::cluster::Cluster;
 use crate::state::queue::{Queue, Turn};
 use crate::state::resources::Charge;
-use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::beside::Beside;
+use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
 
 /// The key that decides between sibling queues; the least goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -24,20 +25,20 @@ struct SiblingKey {
     priority: Reverse<i32>,
     with_next: DominantShare,
     without: DominantShare,
-    /// The queue's position by age; older queues come first.
-    age: usize,
+    /// The queue's place; older queues come first.
+    place: usize,
 }
 
 impl SiblingKey {
     /// The key of a queue without siblings to compare with.
-    fn of_only_child(age: usize) -> Self {
+    fn of_only_child(place: usize) -> Self {
         Self {
             above_fair_share: false,
             above_quota: false,
             priority: Reverse(0),
             with_next: DominantShare::default(),
             without: DominantShare::default(),
-            age,
+            place,
         }
     }
 }
@@ -50,7 +51,7 @@ struct Place {
     is_only_child: bool,
     key: Option<SiblingKey>,
     /// The children that have something to place.
-    children: BTreeSet<(SiblingKey, usize)>,
+    children: BTreeSet<SiblingKey>,
     /// For a leaf: the turn that it has reached, and the least charge of its next unit.
     next: Option<(Turn, Charge)>,
     /// The leaf whose turn it is at this place, so that a deep tree need not be walked down to find it.
@@ -67,8 +68,8 @@ pub(crate) trait Candidates {
 #[derive(Debug)]
 pub(crate) struct Turns {
     places: Vec<Place>,
-    index: BTreeMap<QueueId, usize>,
-    roots: BTreeSet<(SiblingKey, usize)>,
+    index: Beside<usize, QueueSpec>,
+    roots: BTreeSet<SiblingKey>,
 }
 
 /// The turn of a unit: of the first pending part of a group.
@@ -83,11 +84,11 @@ impl Turns {
     /// Begins with the first pending unit of each queue.
     pub(crate) fn new(cluster: &Cluster, shares: &Shares, candidates: &mut impl Candidates) -> Self {
         let order = cluster.queues().parents_first();
-        let index: BTreeMap<QueueId, usize> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
+        let index: Beside<usize, QueueSpec> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
         let parent_of = |queue: &QueueId| cluster.queue(*queue).and_then(Queue::parent);
         let mut place = |queue: &QueueId| Place {
             queue: *queue,
-            parent: parent_of(queue).and_then(|parent| index.get(&parent).copied()),
+            parent: parent_of(queue).and_then(|parent| index.get(parent).copied()),
             is_only_child: match parent_of(queue) {
                 Some(parent) => cluster.queue(parent).is_some_and(|parent| parent.children().len() == 1),
                 None => cluster.queues().roots().len() == 1,
@@ -106,7 +107,7 @@ impl Turns {
 
     /// The unit that is next in turn.
     pub(crate) fn next(&self) -> Option<Next> {
-        let place = self.places.get(self.roots.first()?.1)?.leaf?;
+        let place = self.places.get(self.roots.first()?.place)?.leaf?;
         let leaf = self.places.get(place)?;
         let (turn, _) = leaf.next.as_ref()?;
         Some(Next { place, queue: leaf.queue, turn: *turn })
@@ -122,7 +123,7 @@ impl Turns {
 
     /// Updates a leaf queue's position after its holdings have changed.
     pub(crate) fn refresh(&mut self, queue: QueueId, cluster: &Cluster, shares: &Shares) {
-        if let Some(place) = self.index.get(&queue).copied() {
+        if let Some(place) = self.index.get(queue).copied() {
             self.update(place, cluster, shares);
         }
     }
@@ -156,8 +157,8 @@ impl Turns {
             None => &mut self.roots,
         };
         if old != key {
-            old.map(|old| siblings.remove(&(old, index)));
-            key.map(|key| siblings.insert((key, index)));
+            old.map(|old| siblings.remove(&old));
+            key.map(|key| siblings.insert(key));
         }
     }
 
@@ -165,13 +166,13 @@ impl Turns {
     fn leaf_of(&self, index: usize) -> Option<usize> {
         let place = self.places.get(index)?;
         match place.children.first() {
-            Some((_, child)) => self.places.get(*child)?.leaf,
+            Some(child) => self.places.get(child.place)?.leaf,
             None => place.next.as_ref().map(|_| index),
         }
     }
 }
 
-fn key_of(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &Shares) -> SiblingKey {
+fn key_of(place: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &Shares) -> SiblingKey {
     let state = cluster.queue(queue);
     let (without, with_next) = shares.dominant_with(cluster, queue, charge);
     // Only the resources that the queue names count. A queue that names none of them has no quota.
@@ -188,7 +189,7 @@ fn key_of(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares
         priority: Reverse(state.map_or(0, |state| state.spec().priority)),
         with_next,
         without,
-        age,
+        place,
     }
 }
 
@@ -196,7 +197,6 @@ fn key_of(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares
 mod tests {
     use super::*;
     use crate::vocabulary::event::Event;
-    use crate::vocabulary::queue_spec::QueueSpec;
 
     /// A queue with a single turn.
     struct Only(QueueId, Turn);

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 
 use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
+use crate::state::group::Group;
 use crate::state::resources::Charge;
 use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::pod_group::GroupId;
@@ -95,6 +96,13 @@ impl Unit {
     /// other class, as these are independent of each other. For a core: cores that do without one of its classes. The
     /// order is that of the members, because a restored scheduler numbers classes differently.
     pub(crate) fn sorts<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
+        // Instead of a single claim, nothing else could be placed.
+        let is_declared = cluster.group(self.group).is_some_and(Group::is_declared);
+        let others = is_declared.then(|| self.other_sorts(cluster));
+        std::iter::once_with(|| self.clone()).chain(others.into_iter().flatten())
+    }
+
+    fn other_sorts<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
         let mut seen: BTreeSet<ClassId> = BTreeSet::new();
         let classes = self.claims.iter().filter_map(|claim| cluster.class_of(*claim));
         let classes: Vec<ClassId> = classes.filter(|class| seen.insert(*class)).collect();
@@ -103,7 +111,7 @@ impl Unit {
         let members = members.filter(move |claim| cluster.class_of(*claim).is_some_and(|class| seen.insert(class)));
         let members = members.filter_map(|claim| Self::beyond(cluster, self.group, claim));
         let cores = classes.into_iter().filter_map(|class| self.core_without(cluster, &BTreeSet::from([class])));
-        std::iter::once_with(|| self.clone()).chain(members).chain(cores)
+        members.chain(cores)
     }
 
     /// The placed units of a group: its core, and each member beyond it.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::state::by_model::ByModel;
 use crate::state::node::Node;
 use crate::vocabulary::choices::SingleChoice;
 use crate::vocabulary::claim::Allocation;
@@ -179,8 +180,8 @@ impl Resources {
         let of_choice = |choice| {
             let mut charge = self.charge(request, choice, |least, _| least, u64::min);
             // With several models it is not known yet which one it will be.
-            if charge.models.len() > 1 {
-                charge.models.clear();
+            if charge.models.as_slice().len() > 1 {
+                charge.models = ByModel::default();
             }
             charge
         };
@@ -204,7 +205,7 @@ impl Resources {
         of: impl Fn(Bytes, Bytes) -> Bytes,
         extreme: impl Fn(u64, u64) -> u64,
     ) -> Charge {
-        let mut charge = Charge { fixed: [request.cpu.get(), request.memory.get(), 0, 0], models: Vec::new() };
+        let mut charge = Charge { fixed: [request.cpu.get(), request.memory.get(), 0, 0], models: ByModel::default() };
         if request.devices.count == 0 {
             return charge;
         }
@@ -218,7 +219,7 @@ impl Resources {
                 };
                 let each = devices.memory.on(of(least, most)).get();
                 memory = Some(memory.map_or(each, |memory| extreme(memory, each)));
-                charge.add_model(FIXED + number, devices.total_core());
+                charge.models.add(FIXED + number, devices.total_core());
             }
             let memory = match devices.memory {
                 DeviceMemory::Bytes(bytes) => bytes.get(),
@@ -234,20 +235,19 @@ impl Resources {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Charge {
     fixed: [u64; FIXED],
-    /// By the resource number of the model, each once and in ascending order, so that equal charges are equal values.
-    models: Vec<(usize, u64)>,
+    models: ByModel,
 }
 
 impl Charge {
     /// The exact charge of a claim that is placed on `node`.
     pub(crate) fn of(request: &Request, allocation: &Allocation, node: &Node) -> Self {
-        let mut charge = Self { fixed: [request.cpu.get(), request.memory.get(), 0, 0], models: Vec::new() };
+        let mut charge = Self { fixed: [request.cpu.get(), request.memory.get(), 0, 0], models: ByModel::default() };
         for part in &allocation.devices {
             let core = u64::from(part.core.get());
             charge.fixed[2] += core;
             charge.fixed[3] = charge.fixed[3].saturating_add(part.memory.get());
             let Some(model) = node.model_resource(part.device) else { continue };
-            charge.add_model(model, core);
+            charge.models.add(model, core);
         }
         charge
     }
@@ -255,20 +255,20 @@ impl Charge {
     /// The amounts that are not zero, by the resource's number.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let fixed = self.fixed.iter().copied().enumerate();
-        fixed.chain(self.models.iter().copied()).filter(|(_, amount)| *amount > 0)
+        fixed.chain(self.models.as_slice().iter().copied()).filter(|(_, amount)| *amount > 0)
     }
 
     /// The amount of one resource.
     pub(crate) fn get(&self, number: usize) -> u64 {
         match self.fixed.get(number) {
             Some(amount) => *amount,
-            None => self.models.iter().find(|(model, _)| *model == number).map_or(0, |(_, amount)| *amount),
+            None => self.models.as_slice().iter().find(|(model, _)| *model == number).map_or(0, |(_, amount)| *amount),
         }
     }
 
     /// The resource numbers of the models whose device time it takes.
     pub(crate) fn models(&self) -> impl Iterator<Item = usize> + '_ {
-        self.models.iter().filter(|(_, amount)| *amount > 0).map(|(number, _)| *number)
+        self.models.as_slice().iter().filter(|(_, amount)| *amount > 0).map(|(number, _)| *number)
     }
 
     /// Whether a number is that of one model's device time.
@@ -298,7 +298,7 @@ impl Charge {
             let more = amount.saturating_sub(other.get(number));
             match beyond.fixed.get_mut(number) {
                 Some(fixed) => *fixed = more,
-                None => beyond.models.push((number, more)),
+                None => beyond.models.add(number, more),
             }
         }
         beyond
@@ -306,7 +306,7 @@ impl Charge {
 
     /// For each resource, the `extreme` (least or greatest) of both amounts.
     fn each_with(&self, other: &Self, extreme: impl Fn(u64, u64) -> u64) -> Self {
-        let mut both = Self { fixed: self.fixed, models: Vec::new() };
+        let mut both = Self { fixed: self.fixed, models: ByModel::default() };
         both.fixed.iter_mut().zip(other.fixed).for_each(|(amount, other)| *amount = extreme(*amount, other));
         let models: BTreeSet<usize> = self.models().chain(other.models()).collect();
         let amount = |number| (number, extreme(self.get(number), other.get(number)));
@@ -329,15 +329,8 @@ impl Charge {
         for (sum, amount) in self.fixed.iter_mut().zip(other.fixed) {
             *sum = sum.saturating_add(amount);
         }
-        for (number, amount) in &other.models {
-            self.add_model(*number, *amount);
-        }
-    }
-
-    fn add_model(&mut self, number: usize, amount: u64) {
-        match self.models.binary_search_by_key(&number, |(known, _)| *known) {
-            Ok(at) => self.models[at].1 = self.models[at].1.saturating_add(amount),
-            Err(at) => self.models.insert(at, (number, amount)),
+        for (number, amount) in other.models.as_slice() {
+            self.models.add(*number, *amount);
         }
     }
 }
@@ -362,7 +355,8 @@ impl Amounts {
     pub(crate) fn add(&mut self, charge: &Charge) {
         for (number, amount) in charge.parts() {
             if self.0.len() <= number {
-                self.0.resize(number + 1, 0);
+                let last = charge.parts().last().map_or(number, |(last, _)| last);
+                self.0.resize(last + 1, 0);
             }
             self.0[number] += u128::from(amount);
         }

@@ -3,19 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use crate::decisions::gang::{FreeRoom, place_unit};
+use crate::decisions::gang::{FreeRoom, Unplaceable, place_unit};
 use crate::decisions::holds::Holds;
 use crate::decisions::plan::{Plan, Refusal, cause};
 use crate::decisions::signature::Signature;
 use crate::decisions::turns::{Candidates, Next, Turns};
 use crate::decisions::unit::Unit;
+use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
 use crate::state::queue::Turn;
 use crate::state::resources::Charge;
 use crate::state::statement::Statement;
+use crate::vocabulary::beside::Beside;
 use crate::vocabulary::claim::Action;
-use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
 use crate::vocabulary::step::Step;
 
 use super::consolidate::consolidate;
@@ -30,12 +32,14 @@ use super::waiting::{Waiting, starts};
 struct Tried {
     /// For each queue, by the turn of the group that is to be tried next: the place in [`Waiting`] that the group is
     /// first at.
-    firsts: BTreeMap<QueueId, BTreeMap<Turn, usize>>,
+    firsts: Beside<BTreeMap<Turn, usize>, QueueSpec>,
     /// By that place: why its first group was refused, and with it all groups behind it.
     refusals: Vec<Option<Refusal>>,
     /// Refused moves are refused to units of all queues alike. The exception is a unit that may move units of its own
     /// queue sooner than those of other queues: for it, the queue is part of the key.
     no_moves: BTreeMap<(Option<QueueId>, Signature), Refusal>,
+    /// The classes that have found no free room since the last change.
+    no_room: BTreeSet<ClassId>,
     /// Whether any unit was moved or evicted. Evictions may have left more room than was needed.
     has_evicted: bool,
 }
@@ -46,14 +50,14 @@ impl Tried {
         let Some(alike) = waiting.alike.get(place) else { return };
         let turn = waiting.first(place).and_then(|group| cluster.turn(group));
         if let Some(turn) = turn {
-            self.firsts.entry(alike.queue).or_default().insert(turn, place);
+            self.firsts.of(alike.queue).insert(turn, place);
         }
     }
 
     /// If a queue's group with this turn is to be tried: its noted turn, and the place that it is first at. A group's
     /// turn changes only in whether its core is what is pending, so both such turns are looked up.
     fn find(&self, queue: QueueId, turn: Turn) -> Option<(Turn, usize)> {
-        let firsts = self.firsts.get(&queue)?;
+        let firsts = self.firsts.get(queue)?;
         let turns = [turn, Turn { elastic: !turn.elastic, ..turn }];
         turns.into_iter().find_map(|turn| Some((turn, *firsts.get(&turn)?)))
     }
@@ -70,7 +74,7 @@ impl Tried {
     /// groups.
     fn go_on(&mut self, cluster: &Cluster, waiting: &mut Waiting, next: &Next) -> Option<usize> {
         let (turn, place) = self.find(next.queue, next.turn)?;
-        self.firsts.get_mut(&next.queue)?.remove(&turn);
+        self.firsts.get_mut(next.queue)?.remove(&turn);
         let number = waiting.pop(place);
         self.add(cluster, waiting, place);
         number
@@ -81,7 +85,7 @@ impl Tried {
         for group in steps.iter().filter_map(|step| cluster.group_of(step.claim())) {
             let Some((queue, now)) = cluster.group(group).map(Group::queue).zip(cluster.turn(group)) else { continue };
             let Some((before, place)) = self.find(queue, now).filter(|(before, _)| *before != now) else { continue };
-            if let Some(firsts) = self.firsts.get_mut(&queue) {
+            if let Some(firsts) = self.firsts.get_mut(queue) {
                 firsts.remove(&before);
                 firsts.insert(now, place);
             }
@@ -91,7 +95,7 @@ impl Tried {
 
 impl Candidates for Tried {
     fn next(&mut self, cluster: &Cluster, queue: QueueId, from: Bound<Turn>) -> Option<(Turn, Charge)> {
-        let mut later = self.firsts.get(&queue)?.range((from, Bound::Unbounded));
+        let mut later = self.firsts.get(queue)?.range((from, Bound::Unbounded));
         later.find_map(|(turn, place)| {
             if self.refusals.get(*place).is_some_and(Option::is_some) {
                 return None;
@@ -130,6 +134,7 @@ pub(crate) fn pass(
         match outcome {
             Ok((steps, how)) => {
                 tried.has_evicted |= how != Action::Allocate;
+                tried.no_room.clear();
                 let queues: BTreeSet<QueueId> = steps.iter().filter_map(|step| queue_of(cluster, step)).collect();
                 queues.into_iter().for_each(|queue| turns.refresh(queue, cluster, shares));
                 let number = tried.go_on(cluster, waiting, &next);
@@ -189,7 +194,7 @@ fn attempt_one(
     unit: &Unit,
 ) -> Result<(Vec<Step>, Action), Refusal> {
     // Room that the evictions for an earlier unit have left over is free to use.
-    let left_over = if tried.has_evicted { take_free(cluster, context, unit) } else { None };
+    let left_over = if tried.has_evicted { take_free(cluster, context, holds, tried, unit) } else { None };
     if let Some(steps) = left_over {
         return Ok((steps, Action::Allocate));
     }
@@ -222,10 +227,31 @@ pub(crate) fn make_way(action: Action, cluster: &mut Cluster, context: &mut Cont
 }
 
 /// Places a unit in free room, without moves or evictions.
-fn take_free(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Option<Vec<Step>> {
-    let because = cause(cluster, Action::Allocate, unit.group);
+fn take_free(
+    cluster: &mut Cluster,
+    context: &mut Context<'_>,
+    holds: &Holds,
+    tried: &mut Tried,
+    unit: &Unit,
+) -> Option<Vec<Step>> {
+    // Failures of others say nothing about nodes that are kept for this group.
+    let is_holder = holds.of(unit.group).next().is_some();
+    let class = match Signature::of(cluster, unit) {
+        Signature::One(class) if !is_holder => Some(class),
+        _ => None,
+    };
+    if class.is_some_and(|class| tried.no_room.contains(&class)) {
+        return None;
+    }
     let mut statement = Statement::new(cluster);
-    place_unit(&mut statement, context.engine, unit, &mut FreeRoom).ok()?;
+    match place_unit(&mut statement, context.engine, unit, &mut FreeRoom) {
+        Ok(()) => {}
+        Err(failure) => {
+            tried.no_room.extend(class.filter(|_| matches!(failure, Unplaceable::NoRoom { .. })));
+            return None;
+        }
+    }
+    let because = cause(statement.cluster(), Action::Allocate, unit.group);
     let steps = statement.keep(&because);
     context.changed(cluster, &steps);
     Some(steps)

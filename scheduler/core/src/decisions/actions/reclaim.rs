@@ -17,10 +17,10 @@ use super::takes::Takes;
 /// scattered for that. Then a unit that would be guaranteed may also evict units beyond their queues' quotas.
 pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     let least = unit.least_charge(cluster);
-    let needs = needs(cluster, unit);
     if let Some(resource) = context.shares.exceeded(cluster, unit.queue, &least) {
         return Err(Refusal::above(context.shares, unit.queue, resource));
     }
+    let needs = needs(cluster, unit);
     let own = context.entitled.know(cluster, context.shares, unit.queue);
     if !own.would_be(Right::FairShare, unit.rank, &least) {
         return Err(Refusal::above(context.shares, unit.queue, needs.first().copied().unwrap_or(0)));

@@ -8,8 +8,9 @@ use crate::decisions::signature::Signature;
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::queue::Single;
+use crate::vocabulary::beside::Beside;
 use crate::vocabulary::pod_group::GroupId;
-use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
 
 /// How often a claim may have failed to start before other claims no longer make way for it.
 const FAILURES_MAX: u32 = 3;
@@ -18,11 +19,11 @@ const FAILURES_MAX: u32 = 3;
 /// queue and need the same. If the first of these is refused, all of them would be.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    pub(crate) pending: Vec<Pending>,
+    pending: Vec<Pending>,
     /// The groups that are alike, by place.
     pub(super) alike: Vec<Alike>,
     /// By queue, the place of what next units need and whether they may be evicted: a quota bounds those that may not.
-    known: BTreeMap<QueueId, BTreeMap<(Signature, bool), usize>>,
+    known: Beside<BTreeMap<(Signature, bool), usize>, QueueSpec>,
 }
 
 /// Groups of a queue whose next units need the same.
@@ -30,7 +31,9 @@ pub(crate) struct Waiting {
 pub(super) struct Alike {
     pub(super) queue: QueueId,
     /// The numbers in `pending` of the groups that may be tried.
-    pub(super) numbers: VecDeque<usize>,
+    numbers: VecDeque<usize>,
+    /// Why no claim makes way for them.
+    refusal: Option<Refusal>,
 }
 
 impl Waiting {
@@ -67,9 +70,9 @@ impl Waiting {
 
     /// The place of groups that are alike. If there is none yet, it is added.
     fn place(&mut self, queue: QueueId, sort: (Signature, bool)) -> usize {
-        let place = *self.known.entry(queue).or_default().entry(sort).or_insert(self.alike.len());
+        let place = *self.known.of(queue).entry(sort).or_insert(self.alike.len());
         if place == self.alike.len() {
-            self.alike.push(Alike { queue, numbers: VecDeque::new() });
+            self.alike.push(Alike { queue, numbers: VecDeque::new(), refusal: None });
         }
         place
     }
@@ -79,7 +82,7 @@ impl Waiting {
     }
 
     fn join_new(&mut self, queue: QueueId, number: usize) {
-        self.alike.push(Alike { queue, numbers: VecDeque::from([number]) });
+        self.alike.push(Alike { queue, numbers: VecDeque::from([number]), refusal: None });
     }
 
     /// Gives a placed group a place of its own: what it could use beyond its core is not what the groups behind it
@@ -97,26 +100,38 @@ impl Waiting {
 
     /// Takes the first group at a place out. Returns its number in `pending`.
     pub(super) fn pop(&mut self, place: usize) -> Option<usize> {
-        self.alike.get_mut(place)?.numbers.pop_front()
+        let alike = self.alike.get_mut(place)?;
+        let (number, refusal) = (alike.numbers.pop_front()?, alike.refusal);
+        refusal.into_iter().for_each(|refusal| self.refuse(number, refusal));
+        Some(number)
     }
 
     /// Notes why no claim makes way for a pending group.
     pub(super) fn refuse(&mut self, number: usize, refusal: Refusal) {
-        self.pending.get_mut(number).into_iter().for_each(|pending| pending.refuse(refusal));
+        self.pending.get_mut(number).into_iter().for_each(|pending| add(&mut pending.refusal, refusal));
     }
 
-    /// Notes the same refusal for all groups at a place.
+    /// Notes the same refusal for all groups that are now at a place.
     pub(super) fn refuse_alike(&mut self, place: usize, refusal: Refusal) {
-        for number in self.alike.get(place).into_iter().flat_map(|alike| &alike.numbers) {
-            self.pending.get_mut(*number).into_iter().for_each(|pending| pending.refuse(refusal));
+        self.alike.get_mut(place).into_iter().for_each(|alike| add(&mut alike.refusal, refusal));
+    }
+
+    /// All pending groups, with why no claim makes way for them.
+    pub(crate) fn finish(self) -> Vec<Pending> {
+        let Self { mut pending, alike, .. } = self;
+        for Alike { numbers, refusal, .. } in alike {
+            let Some(refusal) = refusal else { continue };
+            for number in numbers {
+                pending.get_mut(number).into_iter().for_each(|pending| add(&mut pending.refusal, refusal));
+            }
         }
+        pending
     }
 }
 
-impl Pending {
-    fn refuse(&mut self, refusal: Refusal) {
-        self.refusal = Some(self.refusal.map_or(refusal, |before| before.more_telling(refusal)));
-    }
+/// Adds a refusal to earlier ones.
+fn add(refusals: &mut Option<Refusal>, refusal: Refusal) {
+    *refusals = Some(refusals.map_or(refusal, |before| before.more_telling(refusal)));
 }
 
 /// Whether other claims may make way for a unit. A unit that fails to start may take free room, but no other claim must

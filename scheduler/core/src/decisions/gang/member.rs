@@ -170,6 +170,9 @@ pub(crate) fn demanding_first(
     claims: &[ClaimId],
 ) -> Vec<ClaimId> {
     let mut claims = claims.to_vec();
+    if claims.len() < 2 {
+        return claims;
+    }
     let mut choices: BTreeMap<ClassId, usize> = BTreeMap::new();
     for class in claims.iter().filter_map(|claim| cluster.class_of(*claim)) {
         choices.entry(class).or_default();
