@@ -13,6 +13,7 @@ pub(crate) mod disruption_budget;
 pub(crate) mod dump;
 pub(crate) mod event;
 pub(crate) mod known_node;
+pub(crate) mod least;
 pub(crate) mod mix;
 pub(crate) mod namespace;
 pub(crate) mod node_term;

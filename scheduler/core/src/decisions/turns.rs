@@ -6,7 +6,6 @@
 //! Within a leaf queue, units go by rank.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use crate::decisions::fair_share::DominantShare;
@@ -15,6 +14,7 @@ use crate::state::cluster::Cluster;
 use crate::state::queue::{Queue, Turn};
 use crate::state::resources::Charge;
 use crate::vocabulary::beside::Beside;
+use crate::vocabulary::least::Least;
 use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
 
 /// The key that decides between sibling queues; the least goes first.
@@ -49,9 +49,10 @@ struct Place {
     parent: Option<usize>,
     /// Whether it has no siblings: then it is always its turn, whatever it holds.
     is_only_child: bool,
-    key: Option<SiblingKey>,
-    /// The children that have something to place.
-    children: BTreeSet<SiblingKey>,
+    /// Its number among its siblings.
+    number: usize,
+    /// The keys of its children that have something to place.
+    children: Least<SiblingKey>,
     /// For a leaf: the turn that it has reached, and the least charge of its next unit.
     next: Option<(Turn, Charge)>,
     /// The leaf whose turn it is at this place, so that a deep tree need not be walked down to find it.
@@ -69,7 +70,7 @@ pub(crate) trait Candidates {
 pub(crate) struct Turns {
     places: Vec<Place>,
     index: Beside<usize, QueueSpec>,
-    roots: BTreeSet<SiblingKey>,
+    roots: Least<SiblingKey>,
 }
 
 /// The turn of a unit: of the first pending part of a group.
@@ -86,20 +87,24 @@ impl Turns {
         let order = cluster.queues().parents_first();
         let index: Beside<usize, QueueSpec> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
         let parent_of = |queue: &QueueId| cluster.queue(*queue).and_then(Queue::parent);
-        let mut place = |queue: &QueueId| Place {
+        let roots = cluster.queues().roots().len();
+        let children = |queue: &QueueId| cluster.queue(*queue).map_or(0, |queue| queue.children().len());
+        // Siblings come one after another.
+        let numbers = (0..roots).chain(order.iter().flat_map(|queue| 0..children(queue)));
+        let mut place = |(queue, number): (&QueueId, usize)| Place {
             queue: *queue,
             parent: parent_of(queue).and_then(|parent| index.get(parent).copied()),
             is_only_child: match parent_of(queue) {
                 Some(parent) => cluster.queue(parent).is_some_and(|parent| parent.children().len() == 1),
-                None => cluster.queues().roots().len() == 1,
+                None => roots == 1,
             },
-            key: None,
-            children: BTreeSet::new(),
+            number,
+            children: Least::new(children(queue)),
             next: candidates.next(cluster, *queue, Bound::Unbounded),
             leaf: None,
         };
-        let places = order.iter().map(&mut place).collect();
-        let mut turns = Self { places, index, roots: BTreeSet::new() };
+        let places = order.iter().zip(numbers).map(&mut place).collect();
+        let mut turns = Self { places, index, roots: Least::new(roots) };
         // Queues at the bottom come first, because the charge of their best unit decides about the queues above them.
         (0..order.len()).rev().for_each(|place| turns.set_key(place, cluster, shares));
         turns
@@ -107,7 +112,7 @@ impl Turns {
 
     /// The unit that is next in turn.
     pub(crate) fn next(&self) -> Option<Next> {
-        let place = self.places.get(self.roots.first()?.place)?.leaf?;
+        let place = self.places.get(self.roots.get()?.place)?.leaf?;
         let leaf = self.places.get(place)?;
         let (turn, _) = leaf.next.as_ref()?;
         Some(Next { place, queue: leaf.queue, turn: *turn })
@@ -148,7 +153,7 @@ impl Turns {
         });
         let Some(place) = self.places.get_mut(index) else { return };
         place.leaf = leaf;
-        let (old, parent) = (std::mem::replace(&mut place.key, key), place.parent);
+        let (number, parent) = (place.number, place.parent);
         let siblings = match parent {
             Some(parent) => match self.places.get_mut(parent) {
                 Some(parent) => &mut parent.children,
@@ -156,16 +161,13 @@ impl Turns {
             },
             None => &mut self.roots,
         };
-        if old != key {
-            old.map(|old| siblings.remove(&old));
-            key.map(|key| siblings.insert(key));
-        }
+        siblings.set(number, key);
     }
 
     /// The leaf whose turn it is at a place: the place itself, or for an inner place the leaf of its best child.
     fn leaf_of(&self, index: usize) -> Option<usize> {
         let place = self.places.get(index)?;
-        match place.children.first() {
+        match place.children.get() {
             Some(child) => self.places.get(child.place)?.leaf,
             None => place.next.as_ref().map(|_| index),
         }
