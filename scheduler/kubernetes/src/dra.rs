@@ -17,7 +17,7 @@ mod taint_rule;
 mod take;
 pub(crate) mod whole;
 
-pub(crate) use capacity::{Amounts, amount, consumed, is_shared, left, quantity};
+pub(crate) use capacity::{Amounts, amount, consumed, is_overdrawn, is_shared, left, quantity};
 pub(crate) use claim::{Ask, ClaimFacts, DevicesAsk, Link, Linked, RequestAsk, expressions};
 pub(crate) use counters::{CounterName, Counters, taken_by as counters_taken_by};
 pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implicit_resource, may_ask};

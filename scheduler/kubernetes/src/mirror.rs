@@ -38,7 +38,7 @@ use crate::pod::PodFacts;
 pub(crate) use access::Access;
 pub(crate) use chosen::Choice;
 pub(crate) use commands::{Binding, Write};
-pub(crate) use device_claims::{LeftOver, Reservation, Shortage};
+pub(crate) use device_claims::{AboutDevices, LeftOver, Reservation, Shortage};
 pub(crate) use looks::{Imagined, Known};
 pub(crate) use nodes::Held;
 pub(crate) use policies::POLICY;

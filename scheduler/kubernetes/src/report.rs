@@ -14,7 +14,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tokio::time::{Instant, interval, timeout};
 
-use crate::mirror::{IllDevice, KeptPart};
+use crate::mirror::{AboutDevices, IllDevice, KeptPart};
 use crate::serve::Shared;
 use crate::telemetry::Written;
 
@@ -71,8 +71,9 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
         let mut due: Vec<&About> = waiting.values().filter(|about| is_due(&about.uid)).collect();
         due.sort_by_key(|about| said_at.get(&about.uid).copied());
         let (ill, idle) = shared.read(|mirror| (mirror.ill_devices(), mirror.idle_parts()));
+        let mut seen = AboutDevices::default();
         for about in due.into_iter().take(AT_A_LOOK) {
-            let of_devices = || shared.read(|mirror| mirror.about_devices(&about.uid));
+            let of_devices = || shared.read(|mirror| mirror.about_devices(&about.uid, &mut seen));
             let Some(said) = what_to_say(&view, about, &ill, &idle, of_devices) else { continue };
             said_at.insert(about.uid.clone(), Instant::now());
             let is_said =

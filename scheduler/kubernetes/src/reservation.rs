@@ -32,6 +32,7 @@ pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared)
     for reservation in &binding.reservations {
         let name = &reservation.claim.name;
         let of_claim = |why: String| format!("ResourceClaim {name:?}: {why}");
+        let is_new = reservation.allocation.is_some();
         let allocation = reservation.allocation.clone().map(with_names).transpose().map_err(of_claim)?;
         let made = match &reservation.to_make {
             Some(asked) => {
@@ -41,8 +42,10 @@ pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared)
         };
         let claim = made.as_ref().unwrap_or(&reservation.claim);
         reserve_one(&claims, binding, claim, allocation, shared).await.map_err(of_claim)?;
-        // Another scheduler may have given the same devices to another claim.
-        if let Some(why) = shared.read(|mirror| mirror.has_too_much(&binding.namespace, name)) {
+        // Another scheduler may have given the same devices to another claim. An allocation that was there before stays
+        // whatever becomes of this pod.
+        let too_much = || shared.read(|mirror| mirror.has_too_much(&binding.namespace, name));
+        if let Some(why) = is_new.then(too_much).flatten() {
             return Err(of_claim(why));
         }
         if let Some(asked) = &reservation.to_make {

@@ -58,7 +58,8 @@ impl Wanted {
         let lists = Lists::of(wishes.iter().map(|wish| wish.choices.len()));
         if lists.combinations() > Alternatives::CHOICES_MAX {
             return Err(format!(
-                "its prioritised lists have {} combinations, and Aliquot's scheduler tries {} at most; give shorter lists",
+                "its prioritised lists, and the numbers of devices that nodes have for allocationMode All, have {} \
+                 combinations, and Aliquot's scheduler tries {} at most; give shorter lists, or numbers of devices",
                 lists.combinations(),
                 Alternatives::CHOICES_MAX
             ));
@@ -67,10 +68,12 @@ impl Wanted {
         if wishes.len() == 1 && lists.combinations() == 1 {
             links.retain(|link| !is_rule(link, &mut rules));
         }
+        let ranks: Vec<Vec<usize>> = wishes.iter().map(|wish| ranks(&wish.choices)).collect();
         let wishes = named(wishes);
         let mut choices = (0..lists.combinations()).filter_map(|number| {
             let choice = lists.choice(number);
-            Some((choice.iter().sum::<usize>(), combined(&wishes, &links, &choice, marks(&choice))?))
+            let rank = choice.iter().zip(&ranks).filter_map(|(place, ranks)| ranks.get(*place)).sum::<usize>();
+            Some((rank, combined(&wishes, &links, &choice, marks(&choice))?))
         });
         let Some((_, (FurtherRequest { name, devices, models, attributes }, further))) = choices.next() else {
             return Ok(Wanted::default());
@@ -129,6 +132,18 @@ impl Lists {
         places.reverse();
         places
     }
+}
+
+/// How far each choice is from the first entry of its list. Choices of one name are of one entry: they differ in the
+/// number of devices only.
+fn ranks(choices: &[FurtherRequest]) -> Vec<usize> {
+    let mut rank = 0;
+    let of_choice = |(place, choice): (usize, &FurtherRequest)| {
+        let before = place.checked_sub(1).and_then(|before| choices.get(before));
+        rank += usize::from(before.is_some_and(|before| before.name != choice.name));
+        rank
+    };
+    choices.iter().enumerate().map(of_choice).collect()
 }
 
 /// The choices of each request, with names that tell them apart.

@@ -38,6 +38,14 @@ pub(crate) fn left(device: &Device, consumed: &Amounts) -> Amounts {
     device.capacity.iter().flatten().map(of_capacity).collect()
 }
 
+/// Whether more than all of a capacity is consumed: the device has less by now than it had.
+pub(crate) fn is_overdrawn(device: &Device, consumed: &Amounts) -> bool {
+    let has_less = |(name, capacity): (&String, &DeviceCapacity)| {
+        consumed.get(name).is_some_and(|consumed| *consumed > thousandths(&capacity.value.0).unwrap_or_default())
+    };
+    device.capacity.iter().flatten().any(has_less)
+}
+
 /// Whether several claims can have shares of a device.
 pub(crate) fn is_shared(device: &Device) -> bool {
     device.allow_multiple_allocations == Some(true)
@@ -103,7 +111,7 @@ pub(crate) fn quantity(thousandths: u128) -> Quantity {
 /// An amount as users read it: whole MiB and GiB by their suffixes.
 pub(crate) fn amount(thousandths: u128) -> String {
     let suffixes = [("Gi", 1000 << 30), ("Mi", 1000 << 20)];
-    let suffix = suffixes.into_iter().find(|(_, unit)| thousandths > 0 && thousandths % unit == 0);
+    let suffix = suffixes.into_iter().find(|(_, unit)| thousandths > 0 && thousandths.is_multiple_of(*unit));
     match suffix {
         Some((suffix, unit)) => format!("{}{suffix}", thousandths / unit),
         None => quantity(thousandths).0,

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::extended::ANNOTATION as OF_EXTENDED_RESOURCES;
 use super::pools::PCIE_ROOT;
+use super::whole::RESULTS_MAX;
 use crate::placement;
 
 /// What scheduling needs to know of a claim.
@@ -114,17 +115,33 @@ impl Ask {
     }
 
     /// The same, with a number of devices in each choice: a choice for all of a node's devices becomes a choice for each of
-    /// its `numbers`, or for one device if there is no number.
+    /// its `numbers`, or for the number 0, which no node has, if there is none.
     pub(crate) fn in_numbers(&self, numbers: impl Fn(&DevicesAsk) -> Vec<u16>) -> Ask {
+        let none = |choice: DevicesAsk| DevicesAsk { count: 0, ..choice };
         let of_choice = |choice: &DevicesAsk| match choice.is_all {
             false => vec![choice.clone()],
             true => {
-                let numbers = Some(numbers(choice)).filter(|numbers| !numbers.is_empty()).unwrap_or_else(|| vec![1]);
-                numbers.into_iter().map(|count| DevicesAsk { count, ..choice.clone() }).collect()
+                let of_numbers: Vec<DevicesAsk> =
+                    numbers(choice).into_iter().map(|count| DevicesAsk { count, ..choice.clone() }).collect();
+                if of_numbers.is_empty() { vec![none(choice.clone())] } else { of_numbers }
             }
         };
         let of_request = |request: &RequestAsk| request.choices.iter().map(of_choice).collect::<Vec<_>>();
-        let requests: Vec<Vec<Vec<DevicesAsk>>> = self.requests.iter().map(of_request).collect();
+        let mut requests: Vec<Vec<Vec<DevicesAsk>>> = self.requests.iter().map(of_request).collect();
+        // A number is left out if the claim would get more devices with it than a claim can get.
+        let fewest = |choices: &Vec<Vec<DevicesAsk>>| choices.iter().flatten().map(|of| usize::from(of.count)).min();
+        let fewest: Vec<usize> = requests.iter().map(|choices| fewest(choices).unwrap_or_default()).collect();
+        let of_all: usize = fewest.iter().sum();
+        for (choices, fewest) in requests.iter_mut().zip(fewest) {
+            let is_possible = |of: &DevicesAsk| of_all - fewest + usize::from(of.count) <= RESULTS_MAX;
+            for choice in choices.iter_mut() {
+                let first = choice.first().filter(|of| of.is_all).cloned();
+                choice.retain(|of| !of.is_all || is_possible(of));
+                if choice.is_empty() {
+                    choice.extend(first.map(none));
+                }
+            }
+        }
         // The places of the choices that a former choice became.
         let became = |request: usize, choice: usize| {
             let before = requests.get(request).into_iter().flatten().take(choice).map(Vec::len).sum::<usize>();

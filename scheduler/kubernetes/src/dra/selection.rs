@@ -15,6 +15,9 @@ use super::{CORE, DRIVER, MEMORY, Pool, PoolKey, Pools, Taken, whole};
 /// The value of the attribute by which the books know a device that will do.
 pub(crate) const USABLE: &str = "true";
 
+/// Tainted devices that are looked at for the reason of a pod, at most.
+const TAINTED_MAX: usize = 1000;
+
 /// Characters of the expressions that stand in an attribute's name, at most.
 const TEXT_MAX: usize = 200;
 
@@ -47,12 +50,16 @@ impl Criteria {
         device.taints.iter().flatten().find(|taint| has_effect(taint) && !is_tolerated(taint))
     }
 
-    /// The devices that all expressions select and whose taints are not tolerated, each with one of these taints.
-    pub(crate) fn kept_away_from<'a>(&self, pools: &'a Pools) -> Vec<(&'a PoolKey, &'a Device, &'a DeviceTaint)> {
-        let Ok(expressions) = compile(&self.expressions) else { return Vec::new() };
+    /// A device that all expressions select and that has a taint which is not tolerated, with this taint. Only the first
+    /// tainted devices are looked at.
+    pub(crate) fn kept_away_from<'a>(&self, pools: &'a Pools) -> Option<(&'a PoolKey, &'a Device, &'a DeviceTaint)> {
         let devices = pools.tainted().flat_map(|(key, pool)| pool.devices.values().map(move |device| (key, device)));
         let tainted = devices.filter_map(|(key, device)| Some((key, device, self.untolerated(device)?)));
-        tainted.filter(|(key, device, _)| selects(&expressions, &key.0, device) == Ok(true)).collect()
+        let mut tainted = tainted.take(TAINTED_MAX).peekable();
+        // To compile expressions takes time.
+        tainted.peek()?;
+        let expressions = compile(&self.expressions).ok()?;
+        tainted.find(|(key, device, _)| selects(&expressions, &key.0, device) == Ok(true))
     }
 }
 
@@ -150,7 +157,8 @@ impl Selection {
         pools: &Pools,
         keys: impl Iterator<Item = &'a PoolKey>,
     ) {
-        if self.ours().next().is_some() {
+        // All devices of a node are those of every driver.
+        if self.ours().next().is_some() && !self.criteria.is_all {
             self.others = None;
             return;
         }
@@ -176,10 +184,14 @@ impl Selection {
         if self.ours().next().is_some() {
             return Whose::Ours;
         }
+        self.other_driver().map_or(Whose::Unknown, Whose::Other)
+    }
+
+    /// Another driver of which a device is selected.
+    fn other_driver(&self) -> Option<String> {
         let mut others = self.others.iter().flatten().filter(|((driver, _), _)| driver != DRIVER);
         let has_selected = |found: &BTreeMap<String, Found>| found.values().any(|of| !matches!(of, Found::Failed(_)));
-        let other = others.find(|(_, found)| has_selected(found)).map(|((driver, _), _)| driver.clone());
-        other.map_or(Whose::Unknown, Whose::Other)
+        others.find(|(_, found)| has_selected(found)).map(|((driver, _), _)| driver.clone())
     }
 
     /// The finding about a device, if our driver has no device that will do. `None`: the device is not selected.
@@ -204,11 +216,12 @@ impl Selection {
             if !selects(expressions, DRIVER, device)? {
                 continue;
             }
-            let will_do = is_given_out(device) && self.criteria.tolerate(device);
-            match Taken::of(device, &self.criteria.capacity).filter(|_| will_do) {
-                Some(taken) => _ = usable.insert(name.clone(), taken),
-                None => are_all = false,
+            if !is_given_out(device) || !self.criteria.tolerate(device) {
+                are_all = false;
+                continue;
             }
+            // A device that is too small is none of "all" devices, as in Kubernetes.
+            usable.extend(Taken::of(device, &self.criteria.capacity).map(|taken| (name.clone(), taken)));
         }
         Ok((usable, are_all))
     }
@@ -253,6 +266,15 @@ impl Selection {
             return Err(error.clone());
         }
         match self.whose() {
+            Whose::Ours if self.criteria.is_all => {
+                if let Some(driver) = self.other_driver() {
+                    return Err(format!(
+                        "it asks for all devices, and DeviceClass {:?} selects devices of the driver {driver}, too; select \
+                         those of one driver",
+                        self.criteria.class
+                    ));
+                }
+            }
             Whose::Ours => {}
             Whose::Other(driver) => {
                 let class = &self.criteria.class;
@@ -313,7 +335,7 @@ fn compile(expressions: &[String]) -> Result<Vec<Expression>, String> {
 
 /// Whether a taint keeps any claim away.
 pub(super) fn has_effect(taint: &DeviceTaint) -> bool {
-    taint.effect != "None"
+    matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute")
 }
 
 /// Whether all expressions select a device. After the first that does not, the others are not asked, as in Kubernetes.

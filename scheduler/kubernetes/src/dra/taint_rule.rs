@@ -10,7 +10,8 @@ use super::PoolKey;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TaintRule {
-    /// Without a selector, no device has the taint.
+    /// Without a selector, every device has the taint. The API's description says that none has, but Kubernetes' own
+    /// scheduler and its evictions read it so, and this scheduler must agree with them.
     device_selector: Option<TaintSelector>,
     taint: DeviceTaint,
 }
@@ -37,7 +38,7 @@ impl TaintRule {
     /// Whether devices of a pool may have the taint.
     pub(super) fn is_about(&self, (driver, pool): &PoolKey) -> bool {
         let is = |wanted: &Option<String>, name: &String| wanted.as_ref().is_none_or(|wanted| wanted == name);
-        self.device_selector.as_ref().is_some_and(|of| is(&of.driver, driver) && is(&of.pool, pool))
+        self.device_selector.as_ref().is_none_or(|of| is(&of.driver, driver) && is(&of.pool, pool))
     }
 
     /// Gives the taint to a device of a pool that the rule is about, if the rule means this device.
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn all_names_in_a_selector_must_be_right() {
-        assert_eq!(taints(json!(null)), Ok(false), "no selector");
+        assert_eq!(taints(json!(null)), Ok(true), "no selector");
         assert_eq!(taints(json!({})), Ok(true), "every device");
         assert_eq!(taints(json!({"driver": "d", "pool": "p", "device": "x"})), Ok(true));
         for wrong in ["driver", "pool", "device"] {

@@ -4,6 +4,7 @@
 //! can be used, and asks for no device. An allocation that no pod in the books holds becomes a *holder*: a claim in the
 //! books that is never placed and never evicted, and that is seen on its node for as long as the allocation lasts.
 
+mod about;
 mod asking;
 mod containers;
 mod extended;
@@ -12,7 +13,6 @@ mod left_over;
 mod others;
 mod reservations;
 mod shortage;
-mod tainted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +29,7 @@ use crate::dra::{
 use crate::pod::PodFacts;
 use crate::wanted::Wanted;
 
+pub(crate) use about::AboutDevices;
 use extended::ToMake;
 use holders::Holder;
 pub(crate) use left_over::LeftOver;
@@ -54,6 +55,8 @@ type Name = (String, String);
 pub(super) struct DeviceClaims {
     /// The cluster has such claims.
     is_served: bool,
+    /// The cluster has DeviceTaintRules, and the scheduler has no right to read them.
+    are_rules_forbidden: bool,
     pools: Pools,
     classes: BTreeMap<String, ClassFacts>,
     claims: BTreeMap<Name, ClaimFacts>,
@@ -137,6 +140,17 @@ impl Mirror {
     /// Notes a DeviceTaintRule, or with `None` that there is none of this name.
     pub(crate) fn device_taint_rule(&mut self, name: &str, rule: Option<TaintRule>) {
         self.device_claims.pools.taint_rule(name, rule);
+    }
+
+    /// Notes whether the rules can be read. If not, claims without an allocation wait.
+    pub(crate) fn device_taint_rules_are(&mut self, access: Access) {
+        let is_forbidden = access == Access::Forbidden;
+        if std::mem::replace(&mut self.device_claims.are_rules_forbidden, is_forbidden) != is_forbidden {
+            let claims: Vec<Name> = self.device_claims.users.keys().cloned().collect();
+            self.device_claims.changed.extend(claims);
+            let askers = self.askers();
+            self.changed_pods.extend(askers);
+        }
     }
 
     pub(crate) fn device_taint_rule_names(&self) -> BTreeSet<String> {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use aliquot_scheduler_core::{Claim, DEFAULT_QUEUE, DeviceRequest, GroupPlacement, PodGroup};
 use aliquot_scheduler_engine::DevicePart;
 
-use super::Mirror;
 use super::gangs::NEVER_MS;
+use super::{AboutDevices, Mirror};
 use crate::pod::PodFacts;
 
 /// The name of the group of imagined pods. No pod can name it.
@@ -65,13 +65,8 @@ impl Mirror {
             is_ours: pod.claim.is_some() || pod.instance.is_some() || is_waiting,
             is_gated: facts.is_gated && facts.node.is_none(),
             place: pod.place().map(str::to_owned),
-            of_devices: self.about_devices(&facts.uid),
+            of_devices: self.about_devices(&facts.uid, &mut AboutDevices::default()),
         })
-    }
-
-    /// What keeps devices from a pod, if it lacks some: what is left of capacities, and taints.
-    pub(crate) fn about_devices(&self, uid: &str) -> Vec<String> {
-        self.lacking_capacity(uid).into_iter().chain(self.tainted_for(uid)).collect()
     }
 
     /// The pods bound to a node that have a lower priority than this and hold parts of devices, by UID: the lowest

@@ -47,9 +47,13 @@ impl Mirror {
     ///
     /// # Errors
     /// It asks for more devices.
+    /// The devices that the gang of a pod may have of one node, if it has a policy that says so.
+    pub(super) fn devices_per_node_max(&self, facts: &PodFacts) -> Option<u16> {
+        self.group_of(facts).and_then(|group| group.spread.max_devices_per_node)
+    }
+
     pub(super) fn check_devices_per_node(&self, facts: &PodFacts, devices: u16) -> Result<(), String> {
-        let most = self.group_of(facts).and_then(|group| group.spread.max_devices_per_node);
-        match most.filter(|most| devices > *most) {
+        match self.devices_per_node_max(facts).filter(|most| devices > *most) {
             None => Ok(()),
             Some(most) => Err(format!(
                 "it asks for {devices} GPUs, and its gang may have {most} of one node; ask for fewer, or raise maxGPUsPerNode of its \

@@ -104,6 +104,8 @@ pub(super) struct DeviceTaintRules;
 impl Sight for DeviceTaintRules {
     type Object = DynamicObject;
 
+    const STARTS_WITHOUT_RIGHT: bool = true;
+
     fn name(&self) -> String {
         "devicetaintrules".into()
     }
@@ -126,5 +128,9 @@ impl Sight for DeviceTaintRules {
 
     fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
         mirror.device_taint_rule_names()
+    }
+
+    fn access(&self, access: Access, mirror: &mut Mirror) {
+        mirror.device_taint_rules_are(access);
     }
 }

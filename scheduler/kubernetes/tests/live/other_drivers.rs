@@ -115,6 +115,11 @@ fn pods_share_a_card_and_a_third_one_waits_for_capacity() {
     let capacity = json!({"bandwidth": {"value": "10G"}});
     cluster.pool_of_cards("n", json!([{"name": "nic-0", "allowMultipleAllocations": true, "capacity": capacity}]));
     let _scheduler = cluster.scheduler();
+    let of_claim = |claim: &str| {
+        let claims = json!([{"name": "nic", "resourceClaimName": claim}]);
+        let containers = json!([{"name": "main", "image": "none", "resources": {"claims": [{"name": "nic"}]}}]);
+        json!({"spec": {"resourceClaims": claims, "containers": containers}})
+    };
     let add = |cluster: &Cluster, name: &str| {
         let exactly = json!({"deviceClassName": DRIVER, "capacity": {"requests": {"bandwidth": "4G"}}});
         let claim = json!({
@@ -122,9 +127,7 @@ fn pods_share_a_card_and_a_third_one_waits_for_capacity() {
             "spec": {"devices": {"requests": [{"name": "nic", "exactly": exactly}]}},
         });
         cluster.objects.create(&CLAIMS, "default", claim);
-        let claims = json!([{"name": "nic", "resourceClaimName": name}]);
-        let containers = json!([{"name": "main", "image": "none", "resources": {"claims": [{"name": "nic"}]}}]);
-        cluster.pod(name, 0, json!({"spec": {"resourceClaims": claims, "containers": containers}}));
+        cluster.pod(name, 0, of_claim(name));
     };
     ["a", "b"].into_iter().for_each(|name| add(&cluster, name));
     cluster.wait_until_bound(&["a", "b"]);
@@ -148,6 +151,16 @@ fn pods_share_a_card_and_a_third_one_waits_for_capacity() {
     cluster.give_back("a");
     cluster.wait_until_bound(&["b", "c"]);
     share(&cluster, "c");
+    // The card gets smaller than its shares. A further user of a claim takes nothing more of it.
+    let smaller =
+        json!([{"name": "nic-0", "allowMultipleAllocations": true, "capacity": {"bandwidth": {"value": "5G"}}}]);
+    cluster.objects.merge(&SLICES, "", "n-nics", &json!({"spec": {"devices": smaller, "pool": {"generation": 2}}}));
+    add(&cluster, "d");
+    cluster.wait_until("d says that nothing is left", |cluster| {
+        cluster.why_waiting("d").is_some_and(|(_, text)| text.contains("n-nics/nic-0 has 0 of its capacity"))
+    });
+    cluster.pod("e", 0, of_claim("c"));
+    cluster.wait_until_bound(&["b", "c", "e"]);
 }
 
 #[test]

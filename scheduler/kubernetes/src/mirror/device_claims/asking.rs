@@ -83,7 +83,7 @@ impl Mirror {
                         continue;
                     }
                     has_more_of_ours |= asked_of == AskedOf::Ours;
-                    let in_numbers = self.in_numbers(ask, asked_of);
+                    let in_numbers = self.in_numbers(facts, ask, asked_of);
                     let of_requests = self.meant(&in_numbers, asked_of).map_err(|problem| of_claim(&problem))?;
                     let before = wishes.len();
                     let after = |of: &Linked| Linked { request: before + of.request, ..*of };
@@ -103,6 +103,7 @@ impl Mirror {
         if let Some(made) = &claimed.extended {
             self.check_is_none_left(facts)?;
             let ask = made.claim.ask.as_ref().map_err(Clone::clone)?;
+            self.check_rules()?;
             let of_them = |problem: String| format!("its {EXTENDED_RESOURCES}: {problem}");
             let asked_of = self.device_claims.asked_of(ask);
             if asked_of != AskedOf::Ours {
@@ -138,9 +139,20 @@ impl Mirror {
         Ok(claimed)
     }
 
+    /// Refuses to give out devices whose taints are not known.
+    fn check_rules(&self) -> Result<(), String> {
+        match self.device_claims.are_rules_forbidden {
+            false => Ok(()),
+            true => Err("the scheduler may not read devicetaintrules, so it does not know which devices are tainted; apply the \
+                         scheduler's manifests, which give it the right"
+                .into()),
+        }
+    }
+
     /// What a claim that is to be allocated with a pod asks for.
     fn askable<'a>(&self, facts: &PodFacts, claim: &'a ClaimFacts) -> Result<&'a Ask, String> {
         let ask = claim.ask.as_ref().map_err(Clone::clone)?;
+        self.check_rules()?;
         let first = self.first_user(claim).filter(|first| first.uid != facts.uid);
         if let Some(first) = first {
             return Err(format!("it will be allocated with the pod {}, which is first", first.full_name()));
@@ -165,13 +177,15 @@ impl Mirror {
 
     /// A claim with choices for the numbers of devices that nodes have, in place of choices for all devices of a node, if
     /// it is for devices of our driver alone. The books know no other way to say "all".
-    pub(super) fn in_numbers<'a>(&self, ask: &'a Ask, asked_of: AskedOf) -> Cow<'a, Ask> {
+    pub(super) fn in_numbers<'a>(&self, facts: &PodFacts, ask: &'a Ask, asked_of: AskedOf) -> Cow<'a, Ask> {
         if asked_of != AskedOf::Ours || ask.choices().all(|choice| !choice.is_all) {
             return Cow::Borrowed(ask);
         }
+        // A node with more devices than the pod's gang may have of one node is not for it.
+        let most = self.devices_per_node_max(facts).unwrap_or(u16::MAX);
         let numbers = |choice: &DevicesAsk| {
             let selection = self.device_claims.selection(choice).ok();
-            selection.into_iter().flat_map(Selection::numbers).collect()
+            selection.into_iter().flat_map(Selection::numbers).filter(|number| *number <= most).collect()
         };
         Cow::Owned(ask.in_numbers(numbers))
     }
@@ -195,7 +209,7 @@ impl Mirror {
             let value = if request.is_all { request.count.to_string() } else { USABLE.to_owned() };
             Ok(FurtherRequest {
                 name: request.name.clone(),
-                devices: DeviceRequest { count: request.count, core, memory },
+                devices: DeviceRequest { count: request.count.max(1), core, memory },
                 models: BTreeSet::new(),
                 attributes: BTreeMap::from([(selection.attribute.clone(), value)]),
             })

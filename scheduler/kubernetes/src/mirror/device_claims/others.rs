@@ -22,8 +22,8 @@ use crate::pod::PodFacts;
 
 pub(super) use allocation::{Asking, GivenOfOurs};
 use beside::Places;
+use owned::Owners;
 pub(super) use owned::{Owner, Promised};
-use uses::Use;
 
 /// When there are so many kinds, those that no pending pod is of are dropped before another one is added.
 const KINDS_KEPT: usize = 64;
@@ -58,7 +58,7 @@ pub(super) struct Others {
     /// By the UID of a pod that waits, the key of its kind.
     kind_of: BTreeMap<String, String>,
     /// Who has what of each device of each pool.
-    owners: BTreeMap<PoolKey, BTreeMap<String, BTreeMap<Owner, Use>>>,
+    owners: BTreeMap<PoolKey, BTreeMap<String, Owners>>,
     /// The devices that each has, or has shares of.
     owned: BTreeMap<Owner, BTreeSet<DeviceId>>,
 }

@@ -90,7 +90,7 @@ impl Mirror {
         }
         let in_numbers = |claim: &'_ ClaimFacts| {
             let ask = claim.ask.as_ref().map_err(Clone::clone)?;
-            Ok::<Ask, String>(self.in_numbers(ask, claims.asked_of(ask)).into_owned())
+            Ok::<Ask, String>(self.in_numbers(facts, ask, claims.asked_of(ask)).into_owned())
         };
         let asks = means.claimed.allocate.iter().filter_map(|name| in_numbers(claim(name).ok()?).ok());
         let lists = Lists::of(asks.flat_map(|ask| ask.requests).map(|request| request.choices.len()));
@@ -209,6 +209,10 @@ impl Mirror {
         let found = claims.device(&given.start.node, &part.uuid);
         let found = found.and_then(|(pool, device)| Some((pool, device, selection.taken(pool, &device.name)?)));
         let (pool, device, taken) = found.ok_or_else(|| format!("device {} has changed", part.uuid))?;
+        // The numbers of choices may mean other entries of lists by now.
+        if (part.core, part.memory) != (taken.core, taken.memory) {
+            return Err(format!("request {:?} asks for another part of device {} by now", request.name, part.uuid));
+        }
         given.parts.push((part.uuid.clone(), taken.core, taken.memory));
         if let Some(why) = self.too_much_of(&part.uuid, device, Some(given)) {
             return Err(why);

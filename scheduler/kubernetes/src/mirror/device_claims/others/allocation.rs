@@ -9,7 +9,7 @@ use super::super::super::Mirror;
 use super::super::DeviceClaims;
 use super::PLACES_MAX;
 use super::owned::Promised;
-use super::uses::of_results;
+use super::uses::{Use, of_results};
 use crate::dra::whole::{self, Amount, Choice, Failure, Given, Request, Room, Rule};
 use crate::dra::{
     self, Amounts, Ask, ClaimFacts, CounterName, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value,
@@ -242,8 +242,8 @@ impl Mirror {
         for (number, device) in devices.iter().enumerate().filter(|(_, device)| is_selected(device)) {
             let share = self.device_claims.share_of(ask, device);
             // A device that has too little left is none of "all" devices, as in Kubernetes.
-            selected +=
-                usize::from(!device.is_free || share.iter().all(|(stock, amount)| *amount <= room.left_of(*stock)));
+            let is_enough = share.iter().all(|(stock, amount)| *amount <= room.left_of(*stock));
+            selected += usize::from(is_enough || !device.is_free);
             if device.is_free && found(device) == Some(&Found::Usable) {
                 choice.devices.push(number);
                 choice.shares.extend(device.stocks.is_some().then_some((number, share)));
@@ -364,12 +364,16 @@ impl DeviceClaims {
     /// Whether a request can have a device, or a share of it.
     fn has_free(&self, key: &PoolKey, name: &str) -> bool {
         let device = self.pools.get(key).and_then(|pool| pool.devices.get(name));
-        self.others.used(key, name).is_none_or(|used| !used.is_whole && device.is_some_and(dra::is_shared))
+        let has_shares = |used: &Use, device: &Device| {
+            !used.is_whole && dra::is_shared(device) && !dra::is_overdrawn(device, &used.consumed)
+        };
+        self.others.used(key, name).is_none_or(|used| device.is_some_and(|device| has_shares(used, device)))
     }
 
     /// What is left of the capacities of a device.
     pub(super) fn capacity_left(&self, key: &PoolKey, device: &Device) -> Amounts {
-        dra::left(device, &self.others.used(key, &device.name).unwrap_or_default().consumed)
+        let used = self.others.used(key, &device.name);
+        dra::left(device, used.map_or(&Amounts::new(), |used| &used.consumed))
     }
 
     /// What a request consumes of the capacities of a device that has shares. `None`: it gets the whole device.

@@ -2,6 +2,7 @@
 
 use super::super::super::Mirror;
 use super::super::DeviceClaims;
+use super::super::about::{AboutDevices, Lacking};
 use crate::dra::{self, Ask, DRIVER, DevicesAsk, Found, PoolKey};
 
 /// Devices that are named with what they lack.
@@ -18,13 +19,18 @@ struct Lacks {
 impl Mirror {
     /// What devices of other drivers lack for a pod that waits: which device has how much of which capacity. `None`: no
     /// device that it could have lacks capacity.
-    pub(crate) fn lacking_capacity(&self, uid: &str) -> Option<String> {
+    pub(in super::super::super) fn lacking_capacity(&self, uid: &str, seen: &mut AboutDevices) -> Option<String> {
+        let claims = &self.device_claims;
         let (_, asks) = self.asks_of(&self.pods.get(uid)?.facts);
-        let choices = asks.iter().flat_map(Ask::choices).filter(|choice| !self.device_claims.is_ours(choice));
-        let lacks = choices.map(|choice| (choice, self.device_claims.lacks(choice, |_, _| true)));
-        let lacks: Vec<(&DevicesAsk, Lacks)> = lacks.filter(|(_, lacks)| !lacks.texts.is_empty()).collect();
-        let first = lacks.iter().find(|(_, lacks)| lacks.is_too_few).or_else(|| lacks.first());
-        first.map(|(choice, lacks)| format!("request {:?}: {}", choice.name, lacks.text()))
+        let choices = asks.iter().flat_map(Ask::choices).filter(|choice| !claims.is_ours(choice));
+        let found = choices.filter_map(|choice| {
+            let key = (claims.criteria(choice).ok()?.key(), choice.count);
+            let found = seen.lacking.entry(key).or_insert_with(|| claims.lacking(choice));
+            Some((&choice.name, found.clone()?))
+        });
+        let found: Vec<(&String, Lacking)> = found.collect();
+        let first = found.iter().find(|(_, lacking)| lacking.is_too_few).or_else(|| found.first());
+        first.map(|(request, lacking)| format!("request {request:?}: {}", lacking.text))
     }
 }
 
@@ -40,6 +46,11 @@ impl Lacks {
 }
 
 impl DeviceClaims {
+    fn lacking(&self, ask: &DevicesAsk) -> Option<Lacking> {
+        let lacks = self.lacks(ask, |_, _| true);
+        (!lacks.texts.is_empty()).then(|| Lacking { is_too_few: lacks.is_too_few, text: lacks.text() })
+    }
+
     /// What devices that a node reaches lack for a request; `None`: none of them lacks capacity. `reaches`: whether the node
     /// reaches a device.
     pub(super) fn lacking_for(&self, ask: &DevicesAsk, reaches: impl Fn(&PoolKey, &str) -> bool) -> Option<String> {

@@ -17,6 +17,14 @@ pub(in super::super) enum Owner {
     Pod(String, Name),
 }
 
+/// The owners of a device.
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    by: BTreeMap<Owner, Use>,
+    /// What all of them together have.
+    sum: Use,
+}
+
 /// What is kept for each claim of a pod that is being bound.
 pub(in super::super::super) type Promised = BTreeMap<Name, Uses>;
 
@@ -56,15 +64,8 @@ impl Mirror {
     pub(in super::super::super) fn end_promise(&mut self, uid: &str) {
         let of_pod = |owner: &&Owner| matches!(owner, Owner::Pod(of, _) if of == uid);
         let first = Owner::Pod(uid.to_owned(), Name::default());
-        let owners: Vec<Owner> = self
-            .device_claims
-            .others
-            .owned
-            .range(first..)
-            .map(|(owner, _)| owner)
-            .take_while(of_pod)
-            .cloned()
-            .collect();
+        let owned = self.device_claims.others.owned.range(first..).map(|(owner, _)| owner);
+        let owners: Vec<Owner> = owned.take_while(of_pod).cloned().collect();
         owners.into_iter().for_each(|owner| self.note_owned(owner, Uses::new()));
     }
 }
@@ -79,20 +80,22 @@ impl Others {
         }
         let mut changed = BTreeSet::new();
         for device in concerned {
-            let used_before = self.used(&device.0, &device.1);
             let of_pool = self.owners.entry(device.0.clone()).or_default();
             let owners = of_pool.entry(device.1.clone()).or_default();
+            let (were_some, sum_before) = (!owners.by.is_empty(), owners.sum.clone());
             match uses.get(&device) {
-                Some(used) => _ = owners.insert(owner.clone(), used.clone()),
-                None => _ = owners.remove(&owner),
+                Some(used) => _ = owners.by.insert(owner.clone(), used.clone()),
+                None => _ = owners.by.remove(&owner),
             }
-            if owners.is_empty() {
+            owners.add_up();
+            let (are_some, has_changed) = (!owners.by.is_empty(), owners.sum != sum_before);
+            if !are_some {
                 of_pool.remove(&device.1);
             }
             if of_pool.is_empty() {
                 self.owners.remove(&device.0);
             }
-            if used_before != self.used(&device.0, &device.1) {
+            if has_changed || were_some != are_some {
                 changed.insert(device);
             }
         }
@@ -100,24 +103,30 @@ impl Others {
     }
 
     /// What all owners together have of a device; `None`: nothing.
-    pub(super) fn used(&self, pool: &PoolKey, device: &str) -> Option<Use> {
-        let owners = self.owners.get(pool)?.get(device)?;
-        // What is allocated to a claim is not also kept for it.
-        let counts = |owner: &Owner| match owner {
-            Owner::Claim(_) => true,
-            Owner::Pod(_, claim) => !owners.contains_key(&Owner::Claim(claim.clone())),
-        };
-        let counted = owners.iter().filter(|(owner, _)| counts(owner)).map(|(_, used)| used);
-        counted.cloned().reduce(Use::with)
+    pub(super) fn used(&self, pool: &PoolKey, device: &str) -> Option<&Use> {
+        self.owners.get(pool)?.get(device).map(|owners| &owners.sum)
     }
 
     /// What claims have of a device.
     fn used_by_claims(&self, pool: &PoolKey, device: &str) -> impl Iterator<Item = (&Name, &Use)> {
         let owners = self.owners.get(pool).and_then(|of_pool| of_pool.get(device));
-        owners.into_iter().flatten().filter_map(|(owner, used)| match owner {
+        owners.into_iter().flat_map(|owners| &owners.by).filter_map(|(owner, used)| match owner {
             Owner::Claim(name) => Some((name, used)),
             Owner::Pod(..) => None,
         })
+    }
+}
+
+impl Owners {
+    fn add_up(&mut self) {
+        // What is allocated to a claim is not also kept for it.
+        let counts = |owner: &Owner| match owner {
+            Owner::Claim(_) => true,
+            Owner::Pod(_, claim) => !self.by.contains_key(&Owner::Claim(claim.clone())),
+        };
+        let mut sum = Use::default();
+        self.by.iter().filter(|(owner, _)| counts(owner)).for_each(|(_, used)| sum.add(used));
+        self.sum = sum;
     }
 }
 
@@ -181,8 +190,9 @@ impl DeviceClaims {
     fn shared_too_often(&self, uses: &Uses) -> Option<String> {
         uses.iter().filter(|(_, used)| !used.is_whole).find_map(|((key, name), _)| {
             let device = self.pools.get(key)?.devices.get(name)?;
-            let of_claims = self.others.used_by_claims(key, name).map(|(_, used)| used.clone());
-            let consumed = of_claims.reduce(Use::with)?.consumed;
+            let mut of_claims = Use::default();
+            self.others.used_by_claims(key, name).for_each(|(_, used)| of_claims.add(used));
+            let consumed = of_claims.consumed;
             let all = dra::left(device, &dra::Amounts::new());
             let (capacity, _) = all.iter().find(|(name, all)| consumed.get(*name).is_some_and(|of| of > *all))?;
             Some(format!(

@@ -17,14 +17,15 @@ pub(in super::super::super) struct Use {
 }
 
 impl Use {
-    /// What two have together.
-    pub(super) fn with(mut self, other: Use) -> Use {
+    /// Adds what another one has.
+    pub(super) fn add(&mut self, other: &Use) {
         self.is_whole |= other.is_whole;
-        for (name, amount) in other.consumed {
-            let of = self.consumed.entry(name).or_default();
-            *of = of.saturating_add(amount);
+        for (name, amount) in &other.consumed {
+            match self.consumed.get_mut(name) {
+                Some(of) => *of = of.saturating_add(*amount),
+                None => _ = self.consumed.insert(name.clone(), *amount),
+            }
         }
-        self
     }
 }
 
@@ -46,8 +47,7 @@ pub(super) fn of_results<'a>(
             true => Use { is_whole: false, consumed: amounts.collect() },
             false => Use { is_whole: true, consumed: Amounts::new() },
         };
-        let of_device = uses.entry(device).or_default();
-        *of_device = std::mem::take(of_device).with(used);
+        uses.entry(device).or_default().add(&used);
     }
     uses
 }

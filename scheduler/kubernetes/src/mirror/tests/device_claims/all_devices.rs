@@ -125,3 +125,76 @@ fn the_number_of_devices_may_change_while_a_pod_waits() {
     world.reconcile();
     assert_eq!(world.devices_of("a").len(), 4);
 }
+
+#[test]
+fn a_device_that_is_too_small_is_none_of_all() {
+    let mut world = World::new();
+    world.node_with_driver("n", 3);
+    let mut slice = world.slices["n"].clone();
+    slice["spec"]["pool"]["generation"] = json!(100);
+    slice["spec"]["devices"][1]["capacity"]["memory"]["value"] = json!("512Mi");
+    world.mirror.resource_slice(typed(&slice));
+    world.pod_with_all("a", 50, json!({}));
+    world.reconcile();
+    assert_eq!(world.devices_of("a"), ["n/gpu-0", "n/gpu-2"], "{}", world.why_waiting("a"));
+}
+
+#[test]
+fn the_first_entry_of_a_list_counts_more_than_the_number() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    world.node_with_driver("m", 4);
+    world.claim("half", 50, None, json!({}));
+    // On the smaller node the first entry of the list has no room beside all.
+    world.claim("some", 30, None, json!({"allocationMode": "All"}));
+    world.pod_with_claim("p", "some", json!({}));
+    world.reconcile();
+    let capacity = |core: &str| json!({"requests": {"core": core, "memory": "1Gi"}});
+    world.change_claim("half", |claim| {
+        claim["spec"]["devices"]["requests"] = json!([
+            {"name": "list", "firstAvailable": [
+                {"name": "large", "deviceClassName": DRIVER, "capacity": capacity("60")},
+                {"name": "small", "deviceClassName": DRIVER, "capacity": capacity("10")},
+            ]},
+            {"name": "all", "exactly": {
+                "deviceClassName": DRIVER, "allocationMode": "All", "capacity": capacity("20"),
+            }},
+        ]);
+    });
+    world.pod_with_claim("a", "half", json!({}));
+    world.reconcile();
+    let results = &world.claims["half"]["status"]["allocation"]["devices"]["results"];
+    assert_eq!(results[0]["request"], json!("list/large"), "{}", world.why_waiting("a"));
+}
+
+#[test]
+fn a_claim_gets_32_devices_at_most() {
+    let mut world = World::new();
+    world.node_with_driver("n", 20);
+    let all = |name: &str| {
+        let capacity = json!({"requests": {"core": "10", "memory": "1Gi"}});
+        json!({"name": name, "exactly": {
+            "deviceClassName": DRIVER, "allocationMode": "All", "capacity": capacity,
+        }})
+    };
+    for (name, requests) in [("two", json!([all("x"), all("y")])), ("one", json!([all("x")]))] {
+        world.claim(name, 10, None, json!({}));
+        world.change_claim(name, |claim| claim["spec"]["devices"]["requests"] = requests);
+        world.pod_with_claim(name, name, json!({}));
+    }
+    world.node_with_driver("m", 33);
+    world.reconcile();
+    assert_eq!((world.names_of_bound(), world.devices_of("one").len()), (vec!["one"], 20));
+}
+
+#[test]
+fn all_devices_of_several_drivers_are_refused() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    world.nics("n", 1);
+    world.class("any", "true");
+    world.pod_with_all("a", 50, json!({"deviceClassName": "any", "capacity": null}));
+    world.reconcile();
+    let why = world.why_waiting("a");
+    assert!(world.bound().is_empty() && why.contains("devices of the driver nic.example.com, too"), "{why}");
+}

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::super::random::Dice;
 use super::super::{World, Write};
 use super::NIC;
+use crate::mirror::AboutDevices;
 
 /// A card with shares that has so much bandwidth.
 fn card(name: &str, bandwidth: u64, more: Value) -> Value {
@@ -42,7 +43,7 @@ impl World {
     }
 
     fn lacking(&self, pod: &str) -> Option<String> {
-        self.mirror.lacking_capacity(&self.uid(pod))
+        self.mirror.lacking_capacity(&self.uid(pod), &mut AboutDevices::default())
     }
 
     /// Gives a claim of another scheduler a card, or a share of it that consumes this.
@@ -360,4 +361,17 @@ fn random_shares_never_take_more_than_there_is() {
             }
         }
     }
+}
+
+#[test]
+fn a_card_that_has_shrunk_below_its_shares_gives_no_more() {
+    let mut world = with_cards(json!([card("x", 10, json!({}))]));
+    world.give_theirs("x", json!({"shareID": "s", "consumedCapacity": {"bandwidth": "8"}}));
+    world.cards(json!([card("x", 5, json!({}))]));
+    world.pod_with_nic("a", of_bandwidth("0"));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.bound());
+    world.cards(json!([card("x", 8, json!({}))]));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
 }

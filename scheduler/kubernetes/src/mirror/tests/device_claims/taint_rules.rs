@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::super::World;
 use super::NIC;
 use crate::dra::{DRIVER, TaintRule};
+use crate::mirror::{AboutDevices, Access};
 
 impl World {
     /// A rule of this name that taints the selected devices.
@@ -32,7 +33,7 @@ fn a_tainted_gpu_is_given_only_to_claims_that_tolerate_it() {
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["b"]);
     assert!(world.why_waiting("a").contains("DeviceClass"), "{}", world.why_waiting("a"));
-    let said = world.mirror.tainted_for(&world.uid("a")).unwrap();
+    let said = world.mirror.tainted_for(&world.uid("a"), &mut AboutDevices::default()).unwrap();
     assert!(said.contains("n/gpu-0 of gpu.aliquot.dev") && said.contains("repair=today:NoSchedule"), "{said}");
     // Another leader reads the slices and the rule anew.
     world.change_leader();
@@ -77,8 +78,24 @@ fn a_slice_and_several_rules_add_up() {
     world.untaint("one");
     world.reconcile();
     assert!(world.bound().is_empty(), "the other rule has the same taint");
-    // A rule without a selector is about no device.
-    world.taint("two", json!(null));
+    world.taint("two", json!({"device": "nic-1"}));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn claims_wait_while_the_rules_may_not_be_read() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.node("m", 1);
+    world.mirror.device_taint_rules_are(Access::Forbidden);
+    world.claim("gpu", 50, None, json!({}));
+    world.pod_with_claim("a", "gpu", json!({}));
+    world.pod("b", 50, json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+    assert!(world.why_waiting("a").contains("may not read devicetaintrules"), "{}", world.why_waiting("a"));
+    world.mirror.device_taint_rules_are(Access::Read);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
 }
