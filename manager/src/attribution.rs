@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use aliquot_abi::region::LEDGER_FILE;
 
-use crate::live::{Attached, LiveSlice};
+use crate::live::{AttachedSlot, LiveSlice};
 use crate::procfs::{self, Mapped, Stat};
 use crate::region::files::REGION_DIR;
 use crate::slices::SliceId;
@@ -44,8 +44,8 @@ pub(crate) enum Place {
     Inside {
         /// The slice that the process belongs to.
         slice: Arc<LiveSlice>,
-        /// The process as it attached; `None` if it has not.
-        attached: Option<Attached>,
+        /// The slot with which the process attached; `None` if it has not.
+        attached: Option<AttachedSlot>,
     },
     /// The process belongs to no slice.
     Outside,
@@ -64,7 +64,8 @@ pub(crate) struct Attribution {
 pub(crate) struct Census<'a> {
     attribution: &'a mut Attribution,
     slices: BTreeMap<u64, Arc<LiveSlice>>,
-    members: BTreeMap<u32, (u64, Attached)>,
+    /// The attached processes by pid, with the numbers of their slices and their slots.
+    members: BTreeMap<u32, (u64, AttachedSlot)>,
     host: HostMounts,
     /// Cgroups that containers have to themselves, with the numbers of their slices; computed on first use.
     containers: OnceCell<Vec<(String, u64)>>,
@@ -75,7 +76,7 @@ impl Attribution {
     pub(crate) fn census(&mut self, slices: &[Arc<LiveSlice>]) -> Census<'_> {
         let member = |live: &Arc<LiveSlice>| {
             let number = live.number;
-            live.processes().iter().map(|process| (process.pid, (number, process.clone()))).collect::<Vec<_>>()
+            live.processes().iter().map(|process| (process.pid, (number, process.slot))).collect::<Vec<_>>()
         };
         let census = Census {
             slices: slices.iter().map(|live| (live.number, Arc::clone(live))).collect(),
@@ -99,7 +100,7 @@ impl Census<'_> {
     /// The slice of a process, if it has one.
     pub(crate) fn place(&mut self, process: ProcessId) -> Place {
         let (number, attached) = match self.members.get(&process.pid) {
-            Some((number, attached)) => (Some(*number), Some(attached.clone())),
+            Some(&(number, slot)) => (Some(number), Some(slot)),
             None => (self.number_of(process), None),
         };
         match number.and_then(|number| self.slices.get(&number)) {
@@ -147,10 +148,10 @@ impl Census<'_> {
 
     fn find_containers(&self) -> Vec<(String, u64)> {
         let mut containers: BTreeMap<String, u64> = BTreeMap::new();
-        for (number, member) in self.members.values() {
-            if let Some(cgroups) = procfs::cgroups(member.pid)
+        for (&pid, (number, _)) in &self.members {
+            if let Some(cgroups) = procfs::cgroups(pid)
                 && !containers.contains_key(&cgroups)
-                && self.by_mounts(member.pid) == Some(*number)
+                && self.by_mounts(pid) == Some(*number)
             {
                 containers.insert(cgroups, *number);
             }

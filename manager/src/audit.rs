@@ -22,7 +22,6 @@ use crate::config::AuditSettings;
 use crate::devices::{DeviceLook, ProcessLook};
 use crate::events::{Event, Events, Kind as EventKind};
 use crate::inventory::{DeviceUuid, SharingMode};
-use crate::live::Attached;
 use crate::procfs::{self, FileId};
 use crate::region::view::{self, Progress};
 use crate::size::Bytes;
@@ -137,6 +136,7 @@ impl Auditor {
             // can be told apart.
             let is_outside = |process: &&ProcessLook| matches!(process.place, Place::Outside);
             let behind_mps = look.processes.iter().filter(is_outside).any(is_mps_server);
+            let uses = uses_of_slices(look);
             for process in &look.processes {
                 let facts = Facts {
                     is_mps_server: is_mps_server(process),
@@ -144,7 +144,7 @@ impl Auditor {
                     shared_by_mps: look.sharing == SharingMode::Mps,
                     is_sliced: !look.parts.is_empty(),
                     computes: process.computes,
-                    slice: self.slice_facts(look, process, now_ns),
+                    slice: self.slice_facts(look, &uses, process, now_ns),
                     memory_bytes: process.memory_bytes.unwrap_or(0),
                     held_bytes: held_bytes(look, process),
                     works_unseen: self.works_unseen(look, process, &progress_before),
@@ -211,7 +211,7 @@ impl Auditor {
         // Checked once more: the process may have attached since the look.
         let registrations = &mut self.registrations;
         let is_guilty =
-            || *kind != Kind::Unregistered || slice.is_some_and(|slice| !registrations.has(*id, slice, now_ns));
+            || *kind != Kind::Unregistered || slice.is_some_and(|slice| !registrations.has(process, slice, now_ns));
         match stop::stop(*id, is_guilty) {
             Ok(true) => {
                 warn!(
@@ -240,18 +240,25 @@ impl Auditor {
         }
     }
 
-    fn slice_facts(&mut self, look: &DeviceLook, process: &ProcessLook, now_ns: u64) -> Option<SliceFacts> {
+    fn slice_facts(
+        &mut self,
+        look: &DeviceLook,
+        uses: &BTreeMap<u64, SliceUse>,
+        process: &ProcessLook,
+        now_ns: u64,
+    ) -> Option<SliceFacts> {
         let Place::Inside { slice, .. } = &process.place else { return None };
+        let SliceUse { processes, memory_bytes } = uses.get(&slice.number).copied().unwrap_or_default();
         let part = look.parts.iter().find(|part| part.slice.number == slice.number);
         Some(SliceFacts {
             has_device: part.is_some(),
-            is_registered: self.registrations.has(process.id, slice, now_ns),
-            used_bytes: look.of_slice(slice).map(|process| process.memory_bytes.unwrap_or(0)).sum(),
+            is_registered: self.registrations.has(process, slice, now_ns),
+            used_bytes: memory_bytes,
             ledger_bytes: part.map_or(0, |part| part.ledger_bytes),
             is_damaged: slice.damage().is_some(),
             limit_bytes: part.map_or(0, |part| part.limit_bytes),
             limit_max_bytes: part.map_or(0, |part| part.limit_max_bytes),
-            processes: look.of_slice(slice).count() as u64,
+            processes,
         })
     }
 
@@ -263,7 +270,7 @@ impl Auditor {
         process: &ProcessLook,
         before: &BTreeMap<(ProcessId, DeviceUuid), Progress>,
     ) -> bool {
-        let Place::Inside { slice, attached: Some(Attached { slot, .. }) } = &process.place else {
+        let Place::Inside { slice, attached: Some(slot) } = &process.place else {
             return false;
         };
         let Some(part) = look.parts.iter().find(|part| part.slice.number == slice.number) else { return false };
@@ -277,6 +284,26 @@ impl Auditor {
         self.progress.insert(key, progress);
         is_idle && process.busy_percent >= WORK_PERCENT_MIN
     }
+}
+
+/// What the processes of a slice use of a device, by the driver's figures.
+#[derive(Clone, Copy, Default)]
+struct SliceUse {
+    processes: u64,
+    memory_bytes: u64,
+}
+
+/// The use of each slice with processes on a device, by the slice's number. Computed once for all of its processes.
+fn uses_of_slices(look: &DeviceLook) -> BTreeMap<u64, SliceUse> {
+    let mut uses: BTreeMap<u64, SliceUse> = BTreeMap::new();
+    for process in &look.processes {
+        if let Place::Inside { slice, .. } = &process.place {
+            let of_slice = uses.entry(slice.number).or_default();
+            of_slice.processes += 1;
+            of_slice.memory_bytes = of_slice.memory_bytes.saturating_add(process.memory_bytes.unwrap_or(0));
+        }
+    }
+    uses
 }
 
 /// Findings for the damaged regions of slices on a device. Damage is permanent once seen.
@@ -297,7 +324,7 @@ fn damaged_regions(look: &DeviceLook) -> impl Iterator<Item = Finding> {
 
 /// Bytes of the device that the process's slot holds.
 fn held_bytes(look: &DeviceLook, process: &ProcessLook) -> u64 {
-    let Place::Inside { slice, attached: Some(Attached { slot, .. }) } = &process.place else { return 0 };
+    let Place::Inside { slice, attached: Some(slot) } = &process.place else { return 0 };
     let part = look.parts.iter().find(|part| part.slice.number == slice.number);
     part.map_or(0, |part| view::held_bytes_of(slice.region.ledger(), slot.index, part.number))
 }

@@ -67,6 +67,7 @@ impl Damage {
 
 /// The processes of a slice, and values derived from them that are needed many times a second.
 struct Members {
+    /// In the order of their pids.
     processes: Arc<[Attached]>,
     /// The slots that they use, each listed once.
     slots: Arc<[usize]>,
@@ -89,7 +90,8 @@ pub(crate) struct MemorySeen {
 }
 
 impl Members {
-    fn set(&mut self, processes: Vec<Attached>) {
+    fn set(&mut self, mut processes: Vec<Attached>) {
+        processes.sort_by_key(|process| process.pid);
         let slots: BTreeSet<usize> = processes.iter().map(|process| process.slot.index).collect();
         self.slots = slots.into_iter().collect();
         self.processes = processes.into();
@@ -254,6 +256,12 @@ impl LiveSlice {
     #[must_use]
     pub(crate) fn processes(&self) -> Arc<[Attached]> {
         Arc::clone(&self.members.lock().processes)
+    }
+
+    /// Whether the process `pid` is attached to it now.
+    #[must_use]
+    pub(crate) fn has_process(&self, pid: u32) -> bool {
+        self.members.lock().processes.binary_search_by_key(&pid, |process| process.pid).is_ok()
     }
 
     /// The slots that its processes use now, each once.

@@ -5,7 +5,7 @@
 //! directory. Then the directory of one of the other threads is read.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -17,6 +17,8 @@ mod command;
 
 pub(crate) use command::{CommandLine, command};
 
+/// Bytes read of `/proc/PID/stat`. The fields of [`Stat`] always lie within them.
+const STAT_BYTES_MAX: usize = 1024;
 /// Maximum bytes read of a list that a process can make arbitrarily long: its mappings, its mounts.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
@@ -136,7 +138,10 @@ impl Stat {
     }
 
     fn in_dir(dir: &str) -> Option<Stat> {
-        Stat::parse(&fs::read(format!("{dir}/stat")).ok()?)
+        // One read, because a look reads this file for each process on a device. `fs::read` makes four more system calls.
+        let mut text = [0; STAT_BYTES_MAX];
+        let read_bytes = File::open(format!("{dir}/stat")).ok()?.read(&mut text).ok()?;
+        Stat::parse(text.get(..read_bytes)?)
     }
 
     /// Parses the file. The command's name is in parentheses and can hold any bytes, so fields are counted from the
@@ -340,7 +345,7 @@ pub(crate) fn boot_id() -> String {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
-    use std::io::{BufRead, BufReader, Read};
+    use std::io::{BufRead, BufReader};
     use std::os::unix::ffi::OsStrExt;
     use std::process::{Command, Stdio};
 

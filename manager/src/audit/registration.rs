@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_abi::region::SLOTS_MAX;
 
 use crate::attribution::ProcessId;
+use crate::devices::ProcessLook;
 use crate::live::LiveSlice;
-use crate::procfs::{Mapped, ProcessView, Stat};
+use crate::procfs::{Mapped, ProcessView};
 use crate::region::view::{self, SlotState};
 
 /// The longest time after which a sweep must have found a process that has a slot and whose message was lost.
@@ -21,8 +22,7 @@ const UNHEARD_NS_MAX: u64 = 12_000_000_000;
 /// Cached results about processes.
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
-    /// Attached processes that have the ledger mapped: the start address of the stack, which identifies the program,
-    /// and the slice's number.
+    /// Attached processes that have the ledger mapped: [`ProcessLook::start_stack`] and the slice's number.
     known: BTreeMap<ProcessId, (u64, u64)>,
     /// Since when a process has had the ledger mapped without being attached.
     unheard_since_ns: BTreeMap<ProcessId, u64>,
@@ -30,14 +30,14 @@ pub(super) struct Registrations {
 
 impl Registrations {
     /// Whether the process uses the shim, at `now_ns`. A process that is ending gets the benefit of the doubt.
-    pub(super) fn has(&mut self, process: ProcessId, slice: &LiveSlice, now_ns: u64) -> bool {
-        let Some(stat) = Stat::of(process.pid) else { return true };
-        let is_attached = slice.processes().iter().any(|attached| attached.pid == process.pid);
-        let program = (stat.start_stack, slice.number);
+    pub(super) fn has(&mut self, look: &ProcessLook, slice: &LiveSlice, now_ns: u64) -> bool {
+        let process = look.id;
+        let is_attached = slice.has_process(process.pid);
+        let program = (look.start_stack, slice.number);
         if is_attached {
             self.unheard_since_ns.remove(&process);
             // The mapping is looked up once for each program that a process runs.
-            if stat.start_stack != 0 && self.known.get(&process) == Some(&program) {
+            if look.start_stack != 0 && self.known.get(&process) == Some(&program) {
                 return true;
             }
         }

@@ -43,6 +43,8 @@ pub(crate) struct PartLook {
 pub(crate) struct ProcessLook {
     /// The pid and the start time of the process.
     pub id: ProcessId,
+    /// [`Stat::start_stack`]: it differs for each program that the process runs.
+    pub start_stack: u64,
     /// Its slice, if it has one.
     pub place: Place,
     /// Device memory that it uses; `None` if the driver does not say.
@@ -61,7 +63,7 @@ pub(crate) struct DeviceLook {
     pub sharing: SharingMode,
     /// The slices that have a part of it.
     pub parts: Vec<PartLook>,
-    /// The processes on it, each listed once.
+    /// The processes on it, each listed once, in the order of their pids.
     pub processes: Vec<ProcessLook>,
     /// Memory that each computing process uses beyond what the driver lists for it.
     unlisted_bytes: u64,
@@ -70,6 +72,12 @@ pub(crate) struct DeviceLook {
 }
 
 impl DeviceLook {
+    /// The process `pid`, if it is on the device.
+    fn process(&self, pid: u32) -> Option<&ProcessLook> {
+        let at = self.processes.binary_search_by_key(&pid, |process| process.id.pid).ok()?;
+        self.processes.get(at)
+    }
+
     /// The processes of `slice` on the device.
     pub(crate) fn of_slice(&self, slice: &LiveSlice) -> impl Iterator<Item = &ProcessLook> {
         let number = slice.number;
@@ -240,7 +248,7 @@ impl ProcessWatch {
     fn learn_contexts(&mut self, look: &DeviceLook, part: &PartLook) {
         let ledger = part.slice.region.ledger();
         for attached in part.slice.processes().iter() {
-            let seen = look.processes.iter().find(|process| process.id.pid == attached.pid);
+            let seen = look.process(attached.pid);
             let (Some(seen), Some(before)) = (seen, part.contexts.get(&attached.pid)) else { continue };
             // The bytes by which the process's allocations were rounded up at most; a context does not show within
             // them.
@@ -332,7 +340,8 @@ fn ask(
             return None;
         };
         let id = ProcessId { pid, start_time: stat.start_time };
-        Some(ProcessLook { id, place: census.place(id), memory_bytes, computes, busy_percent: 0 })
+        let (place, start_stack) = (census.place(id), stat.start_stack);
+        Some(ProcessLook { id, start_stack, place, memory_bytes, computes, busy_percent: 0 })
     };
     let processes = listed.into_values().filter_map(process).collect();
     Some(DeviceLook { device: device.clone(), sharing, parts, processes, unlisted_bytes, ended })
@@ -341,9 +350,9 @@ fn ask(
 /// Writes the driver's memory figure of each process into its slot, for the lists that the container sees.
 fn show_memory(look: &DeviceLook, part: &PartLook) {
     let ledger = part.slice.region.ledger();
-    for (attached, seen) in with_processes(look, part) {
+    for attached in part.slice.processes().iter() {
         let slot = attached.slot;
-        let memory_bytes = seen.and_then(|process| process.memory_bytes).unwrap_or(0);
+        let memory_bytes = look.process(attached.pid).and_then(|process| process.memory_bytes).unwrap_or(0);
         let held_bytes = view::held_bytes_of(ledger, slot.index, part.number);
         let Some(slot) = view::shown(ledger, slot.index, slot.identity, part.number) else { continue };
         store_if_changed(&slot.overhead_bytes, memory_bytes.saturating_sub(held_bytes));
@@ -353,17 +362,12 @@ fn show_memory(look: &DeviceLook, part: &PartLook) {
 /// Writes the driver's figure of how busy each process was into its slot, for the lists that the container sees.
 fn show_time(look: &DeviceLook, part: &PartLook) {
     let ledger = part.slice.region.ledger();
-    for (attached, seen) in with_processes(look, part) {
+    for attached in part.slice.processes().iter() {
         let slot = attached.slot;
+        let seen = look.process(attached.pid);
         let Some(slot) = view::shown(ledger, slot.index, slot.identity, part.number) else { continue };
         store_if_changed(&slot.used_permille, seen.map_or(0, |process| u64::from(process.busy_percent) * 10));
     }
-}
-
-/// The attached processes of a slice, each with the look's entry for it, if there is one.
-fn with_processes<'look>(look: &'look DeviceLook, part: &PartLook) -> Vec<(Attached, Option<&'look ProcessLook>)> {
-    let seen = |attached: &Attached| look.processes.iter().find(|process| process.id.pid == attached.pid);
-    part.slice.processes().iter().map(|attached| (attached.clone(), seen(attached))).collect()
 }
 
 /// Stores only a changed value: an unchanged page stays clean, and its cache line stays with its readers.

@@ -388,3 +388,25 @@ fn of_two_hundred_honest_processes_none_is_ever_accused() {
     assert_eq!(looked_at, 100);
     assert!(!node.log().contains("gets past its slice"), "{}", node.log());
 }
+
+#[test]
+fn a_look_reads_the_state_of_each_process_once() {
+    const LOOKS: usize = 3;
+    let gpu = SimulatedGpu::exact();
+    let node = node(&gpu, "report");
+    let slice = slice(&node, &gpu, GIB);
+    let mut holder = Process::start(slice.preload_into(HostProgram::linked(&gpu, "hold").on(&gpu).arg("4096")));
+    holder.wait_for("held");
+    wait::until_true("the process is attached", || node.client().usage("watched").unwrap().processes.len() == 1);
+    let mut traced = Command::new(tool("strace", "strace"));
+    traced.args(["-f", "-e", "trace=openat,statx,newfstatat", "-p", &node.manager_id().to_string()]);
+    let tracer = Process::start(&mut traced);
+    // The first thing that each look asks for.
+    let begins = "\"/proc/1/ns/mnt\"";
+    wait::until_true("some looks are seen", || tracer.errors().matches(begins).count() > LOOKS);
+    let seen = tracer.errors();
+    let (first, last) = (seen.find(begins).unwrap(), seen.rfind(begins).unwrap());
+    let whole = &seen[first..last];
+    let read = whole.matches(&format!("\"/proc/{}/stat\"", holder.id())).count();
+    assert_eq!(read, whole.matches(begins).count(), "{whole}");
+}
