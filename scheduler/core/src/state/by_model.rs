@@ -57,17 +57,15 @@ mod tests {
     fn amounts_are_sums_in_ascending_order_of_models() {
         let mut sum = ByModel::default();
         assert_eq!(sum.as_slice(), []);
-        let steps: [(usize, u64, &[(usize, u64)]); 5] = [
-            (6, 10, &[(6, 10)]),
-            (6, 5, &[(6, 15)]),
-            (4, 1, &[(4, 1), (6, 15)]),
-            (5, u64::MAX, &[(4, 1), (5, u64::MAX), (6, 15)]),
-            (5, 1, &[(4, 1), (5, u64::MAX), (6, 15)]),
-        ];
-        for (number, amount, expected) in steps {
+        let mut add = |number, amount, expected: &[(usize, u64)]| {
             sum.add(number, amount);
             assert_eq!(sum.as_slice(), expected);
-        }
+        };
+        add(6, 10, &[(6, 10)]);
+        add(6, 5, &[(6, 15)]);
+        add(4, 1, &[(4, 1), (6, 15)]);
+        add(5, u64::MAX, &[(4, 1), (5, u64::MAX), (6, 15)]);
+        add(5, 1, &[(4, 1), (5, u64::MAX), (6, 15)]);
     }
 
     #[test]
