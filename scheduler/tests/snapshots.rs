@@ -209,6 +209,32 @@ fn a_reclaimed_claim_knows_for_whom_it_went() {
 }
 
 #[test]
+fn an_eviction_names_the_model_whose_quota_counts() {
+    let folder = Folder::new("two-models");
+    let node = |name: &str, model: &str| json!({"name": name, "gpus": [{"model": model, "count": 2, "memory_gib": 1}]});
+    let queue = |name: &str| json!({"name": name, "resources": {"gpus:M": {"quota": 1}, "gpus:K": {"quota": 1}}});
+    let placed = |name: &str, node: &str, gpu: u32| {
+        let placed = json!({"node": node, "gpus": [gpu]});
+        json!({"name": name, "queue": "b", "request": {"gpus": 1}, "placed": placed})
+    };
+    let claims = [
+        placed("b0", "m", 0),
+        placed("b1", "m", 1),
+        placed("b2", "k", 0),
+        placed("b3", "k", 1),
+        json!({"name": "in", "queue": "a", "request": {"gpus": 1}}),
+    ];
+    let snapshot = json!({
+        "version": 1, "nodes": [node("m", "M"), node("k", "K")], "queues": [queue("a"), queue("b")], "claims": claims,
+    });
+    let report = printed(&["replay", &folder.file("snapshot.json", &snapshot.to_string())]);
+    assert!(
+        report.contains("queue \"b\" held 200 % gpu-core of") && !report.contains("18446744073709551615"),
+        "{report}"
+    );
+}
+
+#[test]
 fn bad_snapshots_are_refused_with_the_place_and_what_to_do() {
     let folder = Folder::new("bad");
     let claim = |claim: Value| json!({"version": 1, "claims": [claim]}).to_string();

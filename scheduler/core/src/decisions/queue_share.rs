@@ -6,14 +6,14 @@ use crate::state::resources::Charge;
 use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::share::Share;
 
-/// What a queue holds of one resource, and would hold with `asked`. Of the resources in `among`, it is the one of which
-/// the queue would then hold the greatest part of its fair share.
+/// What a queue holds of one resource, and would hold with `asked`. Of the resources in `among` that are divided among
+/// queues, it is the one of which the queue would then hold the greatest part of its fair share.
 pub(crate) fn share(
     cluster: &Cluster,
     shares: &Shares,
     queue: QueueId,
     asked: Option<&Charge>,
-    among: &Charge,
+    among: impl Iterator<Item = usize>,
 ) -> Option<Share> {
     let state = cluster.queue(queue)?;
     let asked_of = |number: usize| {
@@ -31,7 +31,9 @@ pub(crate) fn share(
         // Of equal parts, the first resource is kept.
         part(left, right).cmp(&part(right, left)).then(right.0.cmp(&left.0))
     };
-    let (number, held, asked, fair_share) = among.parts().map(|(number, _)| of(number)).max_by(greater)?;
+    // Of a resource that is not divided, every queue may have all.
+    let divided = among.map(of).filter(|(.., fair_share)| *fair_share < u64::MAX);
+    let (number, held, asked, fair_share) = divided.max_by(greater)?;
     let resource = cluster.resources().resource(number);
     Some(Share { queue: state.spec().name.clone(), resource, held, asked, fair_share })
 }

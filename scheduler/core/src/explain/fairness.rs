@@ -18,7 +18,7 @@ use crate::vocabulary::queue_spec::QueueId;
 /// would put its own queue above its own share.
 pub(crate) fn nothing_to_reclaim(cluster: &Cluster, shares: &Shares, unit: &Unit) -> Option<Reason> {
     let charge = unit.least_charge(cluster);
-    let own = share(cluster, shares, unit.queue, Some(&charge), &charge)?;
+    let own = share(cluster, shares, unit.queue, Some(&charge), charge.parts().map(|(resource, _)| resource))?;
     if shares.exceeded(cluster, unit.queue, &charge).is_some() {
         return None;
     }
@@ -37,7 +37,7 @@ fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) ->
     if !asked.parts().any(|(number, _)| above(number)) {
         return None;
     }
-    let held = share(cluster, shares, queue, None, asked)?;
+    let held = share(cluster, shares, queue, None, asked.parts().map(|(resource, _)| resource))?;
     let rules = MinRuntime::of(cluster, queue, Action::Reclaim);
     let mut protected: BTreeMap<Protection, u32> = BTreeMap::new();
     let mut evictable = 0;

@@ -13,6 +13,7 @@ use crate::decisions::shares::{Right, Shares};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
+use crate::state::resources::Charge;
 use crate::state::statement::Statement;
 use crate::vocabulary::claim::Action;
 use crate::vocabulary::share::Share;
@@ -66,7 +67,7 @@ impl Attempt<'_> {
         let measure = Measure::of(&least);
         let asked = u128::from(measure.amount(&least)) * u128::from(settings.disruption_per_mille) / 1000;
         let mut because = cause(cluster, action, unit.group);
-        let own_share = share(cluster, shares, unit.queue, Some(&least), &least);
+        let own_share = share(cluster, shares, unit.queue, Some(&least), asked_of(&least, needs));
         let bounds = Bounds {
             action,
             right,
@@ -93,6 +94,11 @@ impl Attempt<'_> {
         room.find_elsewhere(&mut statement, engine, &taken);
         Ok(statement.keep(&because))
     }
+}
+
+/// The resources of which a unit asks for something, or for one of which it does: which model it gets is not known yet.
+pub(super) fn asked_of(least: &Charge, needs: &[usize]) -> impl Iterator<Item = usize> {
+    least.parts().map(|(resource, _)| resource).chain(needs.iter().copied())
 }
 
 impl Evicting<'_> {
