@@ -130,26 +130,14 @@ fn a_pool_with_wrong_counters_is_not_given_out() {
 fn random_partitions_never_take_more_than_there_is() {
     for seed in 1..30_u64 {
         let mut dice = Dice::of(seed);
-        let mut random = |below: u64| dice.below(below);
         let mut world = World::new();
         world.node("n", 0);
-        let sizes: BTreeMap<String, u64> = (0..6).map(|number| (format!("p{number}"), 1 + random(4))).collect();
+        let sizes: BTreeMap<String, u64> = (0..6).map(|number| (format!("p{number}"), 1 + dice.below(4))).collect();
         let partitions = sizes.iter().map(|(name, slots)| partition(name, *slots, json!({}))).collect();
-        let slots = 4 + random(5);
+        let slots = 4 + dice.below(5);
         world.pool_of_partitions(json!({"nodeName": "n"}), slots, partitions);
         for step in 0..30 {
-            match random(4) {
-                0 => {
-                    let names: Vec<String> = world.pods.keys().cloned().collect();
-                    if let Some(name) = names.get(random(names.len().max(1) as u64) as usize) {
-                        world.delete(name);
-                        world.collect_claims();
-                    }
-                }
-                1 if step % 7 == 0 => world.change_leader(),
-                _ => world.pod_with_nic(&format!("a{step}"), of_slots(1 + random(4))),
-            }
-            world.reconcile();
+            world.step_at_random(&mut dice, step, |dice| of_slots(1 + dice.below(4)));
             assert!(world.mirror.knows_right_places(), "seed {seed}, step {step}");
             let given: Vec<String> = world.cards_given_out();
             let given: Vec<&str> = given.iter().filter_map(|card| card.rsplit('/').next()).collect();

@@ -2,12 +2,30 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::random::Dice;
 use super::super::{World, Write};
 use super::BYTES;
 use super::both_drivers::of_root;
+
+impl World {
+    /// A pod goes with its claims, another leader begins, or a pod comes that asks for a card by `request`.
+    pub(super) fn step_at_random(&mut self, dice: &mut Dice, step: u32, request: impl FnOnce(&mut Dice) -> Value) {
+        match dice.below(4) {
+            0 => {
+                let names: Vec<String> = self.pods.keys().cloned().collect();
+                if let Some(name) = names.get(dice.below(names.len().max(1) as u64) as usize) {
+                    self.delete(name);
+                    self.collect_claims();
+                }
+            }
+            1 if step.is_multiple_of(7) => self.change_leader(),
+            _ => self.pod_with_nic(&format!("a{step}"), request(dice)),
+        }
+        self.reconcile();
+    }
+}
 
 /// Whatever happens, in any order, no device is given out twice, and no allocation is left over.
 #[test]

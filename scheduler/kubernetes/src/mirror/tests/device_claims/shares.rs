@@ -330,22 +330,10 @@ fn a_card_with_shares_takes_counters_once() {
 fn random_shares_never_take_more_than_there_is() {
     for seed in 1..30_u64 {
         let mut dice = Dice::of(seed);
-        let mut random = |below: u64| dice.below(below);
-        let sizes: BTreeMap<String, u64> = (0..2).map(|number| (format!("x{number}"), 3 + random(3))).collect();
+        let sizes: BTreeMap<String, u64> = (0..2).map(|number| (format!("x{number}"), 3 + dice.below(3))).collect();
         let mut world = with_cards(sizes.iter().map(|(name, size)| card(name, *size, json!({}))).collect());
         for step in 0..30 {
-            match random(4) {
-                0 => {
-                    let names: Vec<String> = world.pods.keys().cloned().collect();
-                    if let Some(name) = names.get(random(names.len().max(1) as u64) as usize) {
-                        world.delete(name);
-                        world.collect_claims();
-                    }
-                }
-                1 if step % 7 == 0 => world.change_leader(),
-                _ => world.pod_with_nic(&format!("a{step}"), of_bandwidth(&(1 + random(5)).to_string())),
-            }
-            world.reconcile();
+            world.step_at_random(&mut dice, step, |dice| of_bandwidth(&(1 + dice.below(5)).to_string()));
             assert!(world.mirror.knows_right_places(), "seed {seed}, step {step}");
             let mut left = sizes.clone();
             for (card, consumed) in world.claims.keys().flat_map(|claim| world.consumed(claim)) {
