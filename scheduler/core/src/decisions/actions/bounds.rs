@@ -47,6 +47,12 @@ pub(super) struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
+    /// The resources of which the unit asks for something, or for one of which it does: which model it gets is not
+    /// known yet.
+    pub(super) fn asked_of(&self) -> impl Iterator<Item = usize> {
+        self.least.parts().map(|(resource, _)| resource).chain(self.needs.iter().copied())
+    }
+
     /// Whether these victims may be evicted in addition to those that are evicted already, and whether the task may
     /// then be placed in their room.
     pub(super) fn allow(

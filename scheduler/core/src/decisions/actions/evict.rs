@@ -13,7 +13,6 @@ use crate::decisions::shares::{Right, Shares};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
-use crate::state::resources::Charge;
 use crate::state::statement::Statement;
 use crate::vocabulary::claim::Action;
 use crate::vocabulary::share::Share;
@@ -67,7 +66,6 @@ impl Attempt<'_> {
         let measure = Measure::of(&least);
         let asked = u128::from(measure.amount(&least)) * u128::from(settings.disruption_per_mille) / 1000;
         let mut because = cause(cluster, action, unit.group);
-        let own_share = share(cluster, shares, unit.queue, Some(&least), asked_of(&least, needs));
         let bounds = Bounds {
             action,
             right,
@@ -81,6 +79,7 @@ impl Attempt<'_> {
             amount_max: u64::try_from(asked).unwrap_or(u64::MAX),
             refusal: None,
         };
+        let own_share = share(cluster, shares, unit.queue, Some(&bounds.least), bounds.asked_of());
         let finder = Finder::new(search, unit);
         let (evicted, before) = (BTreeSet::new(), BTreeMap::new());
         let mut room = Evicting { selection, takes: &takes, frontiers, finder, bounds, evicted, before };
@@ -94,11 +93,6 @@ impl Attempt<'_> {
         room.find_elsewhere(&mut statement, engine, &taken);
         Ok(statement.keep(&because))
     }
-}
-
-/// The resources of which a unit asks for something, or for one of which it does: which model it gets is not known yet.
-pub(super) fn asked_of(least: &Charge, needs: &[usize]) -> impl Iterator<Item = usize> {
-    least.parts().map(|(resource, _)| resource).chain(needs.iter().copied())
 }
 
 impl Evicting<'_> {

@@ -15,7 +15,6 @@ use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::share::Share;
 
 use super::bounds::{Bounds, Taken};
-use super::evict::asked_of;
 use super::finder::Finder;
 use super::frontier::{Frontiers, Purpose};
 use super::least_disruption::{Candidate, Disruption, Question, Seeker, Solution};
@@ -70,8 +69,7 @@ impl Evicting<'_> {
         self.evicted.insert(number);
         if let Some(queue) = self.selection.victims().queues().get(victim.queue) {
             let bounds = &self.bounds;
-            let among = asked_of(&bounds.least, bounds.needs);
-            let held = || share(statement.cluster(), bounds.shares, *queue, None, among);
+            let held = || share(statement.cluster(), bounds.shares, *queue, None, bounds.asked_of());
             self.before.entry(*queue).or_insert_with(held);
         }
         for claim in victim.claims() {
