@@ -13,4 +13,4 @@ mod whole_units;
 pub use divide::{Demand, divide};
 pub use dominant_share::DominantShare;
 pub use entitlement::{Entitlement, QueueDemand, entitlements};
-pub(crate) use whole_units::{RoundedQueue, round_up};
+pub(crate) use whole_units::{RoundedQueue, RoundedUnit, round_up};

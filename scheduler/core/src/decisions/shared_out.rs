@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::decisions::demanded::{ClassCharges, each_demanded};
-use crate::decisions::fair_share::{Entitlement, QueueDemand, RoundedQueue, entitlements, round_up};
+use crate::decisions::fair_share::{Entitlement, QueueDemand, RoundedQueue, RoundedUnit, entitlements, round_up};
 use crate::state::cluster::Cluster;
 use crate::state::queue::Queue;
 use crate::state::resources::{Amounts, Charge, DEVICE_CORE};
@@ -154,16 +154,16 @@ impl Sizes<'_> {
         let mut used = Amounts::default();
         let mut is_flexible = false;
         let left = |used: &Amounts, number: usize| entitled[number].fair_share.saturating_sub(used.get(number));
-        let _: ControlFlow<()> = each_demanded(self.cluster, &mut self.charges, id, |_, charge| {
+        let _: ControlFlow<()> = each_demanded(self.cluster, &mut self.charges, id, |rank, charge| {
             is_flexible |= charge.device_core() > 0 && charge.models().next().is_none();
             let parts = || charge.parts().filter(|(number, _)| is_shared.get(*number) == Some(&true));
             if parts().all(|(number, amount)| amount <= left(&used, number)) {
                 used.add(charge);
                 return ControlFlow::Continue(());
             }
-            let size: Vec<(usize, u64)> = parts().collect();
-            if queue.next.len() < SIZES_MAX && !queue.next.contains(&size) {
-                queue.next.push(size);
+            let parts: Vec<(usize, u64)> = parts().collect();
+            if queue.next.len() < SIZES_MAX && queue.next.iter().all(|unit| unit.parts != parts) {
+                queue.next.push(RoundedUnit { parts, arrival: rank.group });
             }
             // What is left is too little for any claim.
             let is_full = is_shared[DEVICE_CORE] && left(&used, DEVICE_CORE) < least_core;

@@ -2,8 +2,8 @@
 //!
 //! At each level of the tree, these rules decide between sibling queues, in this order. First comes the queue that
 //! stays within its fair share with its next unit, then the one that stays within its quota, then the one of higher
-//! priority, then the one with the smaller dominant share with the next unit, then without it, then the older one.
-//! Within a leaf queue, units go by rank.
+//! priority, then the one with the smaller dominant share with the next unit, then without it, then the one whose next
+//! unit arrived first. Within a leaf queue, units go by rank.
 
 use std::cmp::Reverse;
 use std::ops::Bound;
@@ -25,6 +25,8 @@ struct SiblingKey {
     priority: Reverse<i32>,
     with_next: DominantShare,
     without: DominantShare,
+    /// The next unit's group's number in the order in which groups were added.
+    arrival: u64,
     /// The queue's place; older queues come first.
     place: usize,
 }
@@ -38,6 +40,7 @@ impl SiblingKey {
             priority: Reverse(0),
             with_next: DominantShare::default(),
             without: DominantShare::default(),
+            arrival: 0,
             place,
         }
     }
@@ -145,11 +148,11 @@ impl Turns {
     /// Updates the position of a place among its siblings. The positions below it must be up to date.
     fn set_key(&mut self, index: usize, cluster: &Cluster, shares: &Shares) {
         let leaf = self.leaf_of(index);
-        let charge = leaf.and_then(|leaf| self.places.get(leaf)?.next.as_ref()).map(|(_, charge)| charge);
-        let key = charge.zip(self.places.get(index));
-        let key = key.map(|(charge, place)| match place.is_only_child {
+        let next = leaf.and_then(|leaf| self.places.get(leaf)?.next.as_ref());
+        let key = next.zip(self.places.get(index));
+        let key = key.map(|(next, place)| match place.is_only_child {
             true => SiblingKey::of_only_child(index),
-            false => key_of(index, place.queue, charge, cluster, shares),
+            false => key_of(index, place.queue, next, cluster, shares),
         });
         let Some(place) = self.places.get_mut(index) else { return };
         place.leaf = leaf;
@@ -174,7 +177,13 @@ impl Turns {
     }
 }
 
-fn key_of(place: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &Shares) -> SiblingKey {
+fn key_of(
+    place: usize,
+    queue: QueueId,
+    (turn, charge): &(Turn, Charge),
+    cluster: &Cluster,
+    shares: &Shares,
+) -> SiblingKey {
     let state = cluster.queue(queue);
     let (without, with_next) = shares.dominant_with(cluster, queue, charge);
     // Only the resources that the queue names count. A queue that names none of them has no quota.
@@ -191,6 +200,7 @@ fn key_of(place: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shar
         priority: Reverse(state.map_or(0, |state| state.spec().priority)),
         with_next,
         without,
+        arrival: turn.sequence,
         place,
     }
 }

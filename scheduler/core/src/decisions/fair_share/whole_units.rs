@@ -21,8 +21,17 @@ pub(crate) struct RoundedQueue {
     pub(crate) limits: Vec<Option<u64>>,
     /// The part of its share that its own units can use; 0 for a queue with queues below it.
     pub(crate) used: Vec<u64>,
-    /// Units that do not fit into its share beside those that do, as (resource, amount) pairs. Earlier units go first.
-    pub(crate) next: Vec<Vec<(usize, u64)>>,
+    /// Units that do not fit into its share beside those that do. Earlier units go first.
+    pub(crate) next: Vec<RoundedUnit>,
+}
+
+/// A unit that does not fit into its queue's share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RoundedUnit {
+    /// What it takes, as (resource, amount) pairs.
+    pub(crate) parts: Vec<(usize, u64)>,
+    /// Its group's number in the order in which groups were added.
+    pub(crate) arrival: u64,
 }
 
 /// Raises shares so that units fit, and lowers others by unusable parts of theirs. `shares` is by queue and resource. A
@@ -31,7 +40,8 @@ pub(crate) struct RoundedQueue {
 /// * The given shares never exceed the total, nor, below a queue, that queue's share.
 /// * A queue's share is never less than what its units can use of it.
 /// * Queues are raised in this order: first those whose unit is within their quota, then those of higher priority, then
-///   those that will be least beyond their share, then the oldest.
+///   those that will be least beyond their share, then those whose unit arrived first. So of two equal queues, the one
+///   whose unit runs already keeps its place, because that unit is nearly always the older one.
 pub(crate) fn round_up(totals: &[Option<u64>], queues: &[RoundedQueue], shares: &mut [Vec<u64>]) {
     if queues.iter().all(|queue| queue.next.is_empty()) {
         return;
@@ -39,12 +49,15 @@ pub(crate) fn round_up(totals: &[Option<u64>], queues: &[RoundedQueue], shares: 
     let mut rounding = Rounding::new(totals, queues);
     let mut candidates: Vec<_> = (0..queues.len())
         .flat_map(|leaf| (0..queues[leaf].next.len()).map(move |place| (leaf, place)))
-        .map(|(leaf, place)| (rounding.order(shares, leaf, &queues[leaf].next[place]), leaf, place))
+        .map(|(leaf, place)| {
+            let unit = &queues[leaf].next[place];
+            (rounding.order(shares, leaf, &unit.parts), unit.arrival, leaf, place)
+        })
         .collect();
     candidates.sort_unstable();
     let mut is_rounded = vec![false; queues.len()];
-    for (_, leaf, place) in candidates {
-        let unit = &queues[leaf].next[place];
+    for (.., leaf, place) in candidates {
+        let unit = &queues[leaf].next[place].parts;
         if !is_rounded[leaf] && rounding.has_room(shares, leaf, unit) {
             is_rounded[leaf] = true;
             rounding.take(leaf, unit);

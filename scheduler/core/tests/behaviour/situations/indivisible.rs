@@ -89,10 +89,51 @@ fn the_claim_that_is_least_beyond_its_share_goes_first() {
     assert_eq!(kit.running(&[four, one]), 2);
 }
 
+/// Two queues with this quota, the one that waits first. The other one holds a claim for `held` devices, then the first
+/// asks for a claim for `wanted`. Returns what is evicted.
+fn evicted_by_an_equal_queue(devices: usize, quota_devices: u64, held: u16, wanted: u16) -> usize {
+    let mut kit = Kit::of_nodes(1, devices);
+    ["older", "younger"].iter().for_each(|name| kit.queue(name, quota(quota_devices)));
+    kit.claim(train("younger", whole(held)));
+    kit.converge();
+    kit.claim(train("older", whole(wanted)));
+    evicted(&kit.converge()).len()
+}
+
+#[test]
+fn of_equal_queues_the_older_one_does_not_evict_for_a_mirrored_state() {
+    assert_eq!(evicted_by_an_equal_queue(2, 0, 2, 2), 0);
+    assert_eq!(evicted_by_an_equal_queue(2, 1, 2, 2), 0);
+    assert_eq!(evicted_by_an_equal_queue(4, 2, 3, 3), 0);
+}
+
+#[test]
+fn an_equal_queue_does_not_evict_a_large_claim_that_came_first() {
+    let mut kit = Kit::of_nodes(1, 9);
+    ["first", "second", "idle"].iter().for_each(|name| kit.queue(name, quota(3)));
+    let two = kit.claim(train("first", whole(2)));
+    let seven = kit.claim(train("second", whole(7)));
+    kit.converge();
+    kit.claim(train("first", whole(5)));
+    assert!(kit.converge().is_empty());
+    assert_eq!(kit.running(&[two, seven]), 2);
+}
+
+#[test]
+fn of_equal_queues_the_claim_that_came_first_is_placed_first() {
+    let mut kit = Kit::of_nodes(1, 1);
+    ["older", "younger"].iter().for_each(|name| kit.queue(name, quota(0)));
+    let first = kit.claim(train("younger", whole(1)));
+    let second = kit.claim(train("older", whole(1)));
+    kit.converge();
+    assert_eq!((kit.running(&[first]), kit.running(&[second])), (1, 0));
+}
+
 #[test]
 fn halves_of_devices_are_rounded_as_halves() {
     let mut kit = Kit::of_nodes(1, 4);
-    kit.queue("below", weighted(1, 3));
+    // Shares of 1.8 and 2.2.
+    kit.queue("below", weighted(1, 4));
     kit.queue("above", weighted(2, 1));
     let below = [kit.claim(train("below", whole(1))), kit.claim(train("below", part(50)))];
     let above = [kit.claim(train("above", whole(2))), kit.claim(train("above", part(50)))];
