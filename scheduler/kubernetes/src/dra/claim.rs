@@ -64,6 +64,8 @@ pub(crate) struct DevicesAsk {
     pub(crate) count: u16,
     /// All of a node's devices that will do.
     pub(crate) is_all: bool,
+    /// It asks for administrative access, beside whoever has the devices.
+    pub(crate) is_admin: bool,
 }
 
 /// A constraint of a claim: what the devices of some requests must have in common, or in what they must differ.
@@ -248,13 +250,10 @@ fn ask(devices: DeviceClaim) -> Result<Ask, String> {
 fn request(request: DeviceRequest) -> Result<RequestAsk, String> {
     let DeviceRequest { name, exactly, first_available } = request;
     let choices = match exactly {
-        Some(exactly) if exactly.admin_access == Some(true) => {
-            return Err(format!(
-                "request {name:?} asks for adminAccess, which Aliquot does not support: a container sees a device through \
-                 its slice, and there is no slice without a part of a device; ask for a part, or ask the node's manager"
-            ));
+        Some(exactly) => {
+            let is_admin = exactly.admin_access == Some(true);
+            vec![DevicesAsk { is_admin, ..devices(name.clone(), as_listed(exactly))? }]
         }
-        Some(exactly) => vec![devices(name.clone(), as_listed(exactly))?],
         None => {
             let of_list = |of: DeviceSubRequest| devices(format!("{name}/{}", of.name), of);
             first_available.unwrap_or_default().into_iter().map(of_list).collect::<Result<_, _>>()?
@@ -291,6 +290,7 @@ fn devices(name: String, asked: DeviceSubRequest) -> Result<DevicesAsk, String> 
             .map_err(|_| format!("request {name:?} asks for {count} devices, which is too many"))?,
         name,
         is_all,
+        is_admin: false,
         class: device_class_name,
         selectors: expressions(&selectors.unwrap_or_default())?,
         tolerations: tolerations.unwrap_or_default(),
@@ -373,10 +373,6 @@ mod tests {
                     {"name": "x", "deviceClassName": "c"}, {"name": "y", "deviceClassName": "c", "allocationMode": "Some"},
                 ]}]}),
                 "\"a/y\" has allocationMode \"Some\"",
-            ),
-            (
-                json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "c", "adminAccess": true}}]}),
-                "adminAccess",
             ),
             (
                 json!({

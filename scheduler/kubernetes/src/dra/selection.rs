@@ -31,13 +31,16 @@ pub(crate) struct Criteria {
     pub(crate) capacity: BTreeMap<String, Quantity>,
     /// All devices of a node are wanted.
     pub(crate) is_all: bool,
+    /// Administrative access is wanted.
+    pub(crate) is_admin: bool,
 }
 
 impl Criteria {
     /// A text that is equal for equal criteria.
     pub(crate) fn key(&self) -> String {
         let capacity: BTreeMap<&String, &String> = self.capacity.iter().map(|(name, of)| (name, &of.0)).collect();
-        serde_json::json!([self.class, self.expressions, self.tolerations, capacity, self.is_all]).to_string()
+        let of_devices = [self.is_all, self.is_admin];
+        serde_json::json!([self.class, self.expressions, self.tolerations, capacity, of_devices]).to_string()
     }
 
     fn tolerate(&self, device: &Device) -> bool {
@@ -260,12 +263,20 @@ impl Selection {
     /// What the request takes of each device.
     ///
     /// # Errors
-    /// An expression fails, or the devices are another driver's, or they would give different amounts.
+    /// An expression fails, or the devices are another driver's, or they would give different amounts, or administrative
+    /// access is wanted.
     pub(crate) fn part(&self) -> Result<(DeviceCore, DeviceMemory), String> {
         if let Some(Err(error)) = self.pools.values().find(|found| found.is_err()) {
             return Err(error.clone());
         }
         match self.whose() {
+            Whose::Ours if self.criteria.is_admin => {
+                return Err(format!(
+                    "it asks for adminAccess, which Aliquot does not support for devices of {DRIVER}: a container sees a \
+                     device through its slice, and there is no slice without a part of a device; ask for a part, or ask the \
+                     node's manager"
+                ));
+            }
             Whose::Ours if self.criteria.is_all => {
                 if let Some(driver) = self.other_driver() {
                     return Err(format!(
@@ -394,6 +405,7 @@ mod tests {
             tolerations: serde_json::from_value(tolerations).unwrap(),
             capacity: BTreeMap::from([("core".to_owned(), Quantity("25".into()))]),
             is_all: false,
+            is_admin: false,
         };
         let mut selection = Selection::new(criteria, 1);
         let keys: Vec<PoolKey> = pools.all().map(|(key, _)| key.clone()).collect();

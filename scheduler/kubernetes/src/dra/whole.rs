@@ -27,6 +27,9 @@ pub(crate) struct Request {
     pub(crate) claim: usize,
     /// In order of preference: the first choice that can be had is taken.
     pub(crate) choices: Vec<Choice>,
+    /// It asks for access beside whoever has the devices: it takes nothing of them. Of the requests of its claim, no other
+    /// one has these devices, except those that several requests can have.
+    pub(crate) is_admin: bool,
 }
 
 /// Asks for `count` different ones of these devices.
@@ -149,8 +152,10 @@ fn begin(
     if let Some(request) = unservable(&requests, rules, room) {
         return Err(Failure { request, is_given_up: false });
     }
-    // What is not accepted with one device may be accepted with another one that is like it.
-    let twins = if is_accepted.is_none() { twins(&requests, rules, room) } else { BTreeMap::new() };
+    // What is not accepted with one device may be accepted with another one that is like it. Devices to which the claim has
+    // administrative access are like others, and yet cannot replace them.
+    let can_have_twins = is_accepted.is_none() && !requests.iter().any(|request| request.is_admin);
+    let twins = if can_have_twins { twins(&requests, rules, room) } else { BTreeMap::new() };
     let (given, room) = (Vec::new(), room.clone());
     let mut search =
         Search { requests: &requests, rules, trials_max, is_accepted, twins, given, room, trials: 0, furthest: 0 };
@@ -224,11 +229,11 @@ impl Search<'_> {
                 return false;
             }
             if self.is_allowed(place, *device, share) {
-                self.give(*device, share);
+                self.give(place, *device, share);
                 if self.add_devices(place, choice, rest, missing - 1) {
                     return true;
                 }
-                self.take_back(*device, share);
+                self.take_back(place, *device, share);
                 in_vain.extend(likeness);
             }
         }
@@ -242,15 +247,23 @@ impl Search<'_> {
         Some((twin, self.room.is_given(device), left))
     }
 
-    fn give(&mut self, device: usize, share: &[Amount]) {
-        self.room.give(device, share);
+    fn is_admin(&self, place: usize) -> bool {
+        self.requests.get(place).is_some_and(|request| request.is_admin)
+    }
+
+    fn give(&mut self, place: usize, device: usize, share: &[Amount]) {
+        if !self.is_admin(place) {
+            self.room.give(device, share);
+        }
         if let Some(given) = self.given.last_mut() {
             given.devices.push(device);
         }
     }
 
-    fn take_back(&mut self, device: usize, share: &[Amount]) {
-        self.room.take_back(device, share);
+    fn take_back(&mut self, place: usize, device: usize, share: &[Amount]) {
+        if !self.is_admin(place) {
+            self.room.take_back(device, share);
+        }
         if let Some(given) = self.given.last_mut() {
             given.devices.pop();
         }
@@ -269,7 +282,20 @@ impl Search<'_> {
                 Comparison::Distinct => others.all(|other| other != own),
             }
         };
-        self.room.has(device, share) && self.rules.iter().filter(|rule| rule.is_about(place, choice)).all(keeps)
+        let has_room = self.is_admin(place) || self.room.has(device, share);
+        has_room
+            && self.is_apart(place, device)
+            && self.rules.iter().filter(|rule| rule.is_about(place, choice)).all(keeps)
+    }
+
+    /// Whether no other request of the same claim has a device, if this request or the other one takes nothing of it.
+    fn is_apart(&self, place: usize, device: usize) -> bool {
+        let Some(request) = self.requests.get(place) else { return false };
+        let mut others = self.requests.iter().zip(&self.given).take(place);
+        let is_in_the_way = |(other, given): (&Request, &Given)| {
+            other.claim == request.claim && (other.is_admin || request.is_admin) && given.devices.contains(&device)
+        };
+        self.room.is_shared(device) || !others.any(is_in_the_way)
     }
 }
 

@@ -441,6 +441,7 @@ impl DeviceClaims {
             tolerations: ask.tolerations.clone(),
             capacity: ask.capacity.clone(),
             is_all: ask.is_all,
+            is_admin: ask.is_admin,
         })
     }
 

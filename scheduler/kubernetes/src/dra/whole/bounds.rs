@@ -12,7 +12,7 @@ use super::{Choice, Request, Room, Rule};
 pub(super) fn narrowed(place: usize, request: &Request, rules: &[Rule], room: &Room) -> Request {
     let of_choice = |(number, asked): (usize, &Choice)| {
         let mut choice = asked.clone();
-        choice.devices.retain(|device| room.has(*device, asked.share_of(*device)));
+        choice.devices.retain(|device| request.is_admin || room.has(*device, asked.share_of(*device)));
         for rule in rules.iter().filter(|rule| rule.is_about(place, number)) {
             let mut with_value: BTreeMap<usize, usize> = BTreeMap::new();
             for value in choice.devices.iter().filter_map(|device| rule.value(*device)) {
@@ -26,7 +26,7 @@ pub(super) fn narrowed(place: usize, request: &Request, rules: &[Rule], room: &R
         }
         choice
     };
-    Request { claim: request.claim, choices: request.choices.iter().enumerate().map(of_choice).collect() }
+    Request { choices: request.choices.iter().enumerate().map(of_choice).collect(), ..*request }
 }
 
 /// The first request for which too few devices, or too few values of a rule, are left beside the requests before it,
@@ -35,14 +35,18 @@ pub(super) fn unservable(requests: &[Request], rules: &[Rule], room: &Room) -> O
     // For each request, the devices that it takes at least.
     let mut least = Vec::new();
     for (place, request) in requests.iter().enumerate() {
-        let is_possible = |choice: &&Choice| room.most(&takers([*choice].into_iter())) >= choice.count;
+        let is_possible = |choice: &&Choice| match request.is_admin {
+            true => choice.devices.len() >= choice.count,
+            false => room.most(&takers([*choice].into_iter())) >= choice.count,
+        };
         let possible = request.choices.iter().filter(is_possible);
         let Some(count) = possible.map(|choice| choice.count).min() else { return Some(place) };
-        least.push(count);
+        // With administrative access nothing is taken.
+        least.push(if request.is_admin { 0 } else { count });
     }
     let of_rule = |rule: &Rule| {
         let linked = requests.iter().enumerate().flat_map(|(place, request)| {
-            let choices = request.choices.iter().enumerate();
+            let choices = taking(request).iter().enumerate();
             choices.filter(move |(number, _)| rule.is_about(place, *number)).map(|(_, choice)| choice)
         });
         let mut with_value: BTreeMap<usize, BTreeMap<usize, Vec<&[Amount]>>> = BTreeMap::new();
@@ -57,8 +61,13 @@ pub(super) fn unservable(requests: &[Request], rules: &[Rule], room: &Room) -> O
         let linked = requests.iter().zip(&least).enumerate().filter(|(place, (request, _))| is_linked(*place, request));
         first_beyond(most, linked.map(|(place, (_, count))| (place, *count)))
     };
-    let most = room.most(&takers(requests.iter().flat_map(|request| &request.choices)));
+    let most = room.most(&takers(requests.iter().flat_map(taking)));
     first_beyond(most, least.iter().copied().enumerate()).or_else(|| rules.iter().find_map(of_rule))
+}
+
+/// The choices with which a request takes something of its devices.
+fn taking(request: &Request) -> &[Choice] {
+    if request.is_admin { &[] } else { &request.choices }
 }
 
 /// For each device of these choices, the shares that they take of it.

@@ -4,7 +4,7 @@ use super::*;
 
 fn request(claim: usize, choices: &[(usize, &[usize])]) -> Request {
     let choice = |(count, devices): &(usize, &[usize])| Choice::of(*count, devices.to_vec());
-    Request { claim, choices: choices.iter().map(choice).collect() }
+    Request { claim, choices: choices.iter().map(choice).collect(), is_admin: false }
 }
 
 fn rule(linked: &[(usize, Option<usize>)], comparison: Comparison, values: &[&str]) -> Rule {
@@ -174,7 +174,8 @@ fn is_right(requests: &[Request], rules: &[Rule], stocks: &Stocks, given: &[Give
         let choice = request.choices[given.choice].clone();
         devices.into_iter().map(move |device| (device, choice.share_of(device).to_vec())).collect::<Vec<_>>()
     };
-    let all: Vec<(usize, Vec<Amount>)> = given.iter().zip(requests).flat_map(of_request).collect();
+    let taking = given.iter().zip(requests).filter(|(_, request)| !request.is_admin);
+    let all: Vec<(usize, Vec<Amount>)> = taking.flat_map(of_request).collect();
     let all: Vec<(usize, &[Amount])> = all.iter().map(|(device, share)| (*device, share.as_slice())).collect();
     let is_whole = given.iter().zip(requests).all(|(given, request)| {
         let choice = &request.choices[given.choice];
@@ -194,7 +195,16 @@ fn is_right(requests: &[Request], rules: &[Rule], stocks: &Stocks, given: &[Give
                 Comparison::Distinct => different.len() == values.len(),
             }
     };
-    is_whole && stocks.are_enough(&all) && rules.iter().all(keeps)
+    let pairs = (0..requests.len()).flat_map(|later| (0..later).map(move |earlier| (earlier, later)));
+    let are_apart = |(one, other): (usize, usize)| {
+        let is_for_both =
+            |device: &usize| given[other].devices.contains(device) && stocks.capacities[*device].is_none();
+        let of_claim = requests[one].claim == requests[other].claim;
+        let has_admin = requests[one].is_admin || requests[other].is_admin;
+        !of_claim || !has_admin || !given[one].devices.iter().any(is_for_both)
+    };
+    let are_apart = pairs.into_iter().all(are_apart);
+    is_whole && are_apart && stocks.are_enough(&all) && rules.iter().all(keeps)
 }
 
 /// The first right way to serve all requests, found by trying all ways.
@@ -210,8 +220,8 @@ fn first_way(requests: &[Request], rules: &[Rule], stocks: &Stocks, before: &[Gi
 }
 
 /// Compares the search with trying all ways in so many random cases. Returns how many of them could be served.
-/// `have_shares`: some devices have shares.
-fn compare_with_all_ways(cases: usize, have_shares: bool) -> usize {
+/// `have_shares`: some devices have shares. `have_admins`: some requests ask for administrative access.
+fn compare_with_all_ways(cases: usize, have_shares: bool, have_admins: bool) -> usize {
     let mut state = 1_u64;
     let mut random = |below: u64| {
         state ^= state << 13;
@@ -241,7 +251,12 @@ fn compare_with_all_ways(cases: usize, have_shares: bool) -> usize {
             choice
         };
         let requests: Vec<Request> = (0..1 + random(3))
-            .map(|_| Request { claim: 0, choices: (0..1 + random(2)).map(|_| choice(&mut random)).collect() })
+            .map(|place| Request {
+                // Without access for administrators it makes no difference to whom a request belongs.
+                claim: if have_admins { place % 2 } else { 0 },
+                choices: (0..1 + random(2)).map(|_| choice(&mut random)).collect(),
+                is_admin: have_admins && random(2) > 0,
+            })
             .collect();
         let rules: Vec<Rule> = (0..random(3))
             .map(|_| {
@@ -269,14 +284,37 @@ fn compare_with_all_ways(cases: usize, have_shares: bool) -> usize {
 /// The search finds what trying all ways finds first.
 #[test]
 fn random_requests_get_the_first_devices_that_they_can() {
-    let served = compare_with_all_ways(3_000, false);
+    let served = compare_with_all_ways(3_000, false, false);
     assert!((500..2_500).contains(&served), "{served} cases say something");
 }
 
 #[test]
 fn random_requests_get_the_first_shares_that_they_can() {
-    let served = compare_with_all_ways(3_000, true);
+    let served = compare_with_all_ways(3_000, true, false);
     assert!((500..2_500).contains(&served), "{served} cases say something");
+}
+
+#[test]
+fn random_requests_of_administrators_take_nothing() {
+    let served = compare_with_all_ways(3_000, true, true);
+    assert!((500..2_500).contains(&served), "{served} cases say something");
+}
+
+#[test]
+fn an_administrator_has_what_others_have_but_not_twice() {
+    let admin = |claim: usize, count: usize| Request { is_admin: true, ..request(claim, &[(count, &[0, 1])]) };
+    let one = |claim: usize| request(claim, &[(1, &[0])]);
+    assert_eq!(search(&[one(0), admin(1, 2)], &[]), Ok(vec![given(0, &[0]), given(0, &[0, 1])]));
+    assert_eq!(search(&[admin(0, 2), one(1)], &[]), Ok(vec![given(0, &[0, 1]), given(0, &[0])]));
+    // Of one claim each request has its own devices.
+    assert_eq!(search(&[one(0), admin(0, 1)], &[]), Ok(vec![given(0, &[0]), given(0, &[1])]));
+    assert_eq!(search(&[admin(0, 1), one(0)], &[]), Ok(vec![given(0, &[1]), given(0, &[0])]));
+    assert!(search(&[one(0), admin(0, 2)], &[]).is_err());
+    let mut room = Room::default();
+    let slots = room.add_stock(0);
+    room.takes(0, vec![(slots, 1)]);
+    let of_taken = |is_admin: bool| super::search(&[Request { is_admin, ..one(0) }], &[], &room, TRIALS_MAX).is_ok();
+    assert_eq!((of_taken(true), of_taken(false)), (true, false));
 }
 
 /// Devices with shares, with these capacities, and requests of one device each that take these amounts of any of them.

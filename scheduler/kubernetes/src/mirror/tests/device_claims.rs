@@ -1,5 +1,6 @@
 //! Pods with resource claims.
 
+mod admin;
 mod all_devices;
 mod allocation;
 mod both_drivers;

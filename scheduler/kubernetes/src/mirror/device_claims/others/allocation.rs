@@ -98,14 +98,21 @@ impl Problem<'_> {
             let Ok(given) = given else { return Counted { pods, is_ended: false } };
             pods += 1;
             let mut of_others = Vec::new();
+            let mut has_access = false;
             for (request, given) in self.requests.iter().zip(&given) {
                 let Some(choice) = request.choices.get(given.choice) else { continue };
                 for number in &given.devices {
-                    if let Some(device) = self.devices.get(*number).filter(|of| of.reach.is_some()) {
+                    let device = self.devices.get(*number).filter(|of| of.reach.is_some());
+                    has_access |= device.is_some() && request.is_admin;
+                    if let Some(device) = device.filter(|_| !request.is_admin) {
                         room.give(*number, choice.share_of(*number));
                         of_others.push(device);
                     }
                 }
+            }
+            // Pods with administrative access alone take nothing from each other.
+            if has_access && of_others.is_empty() {
+                return Counted { pods: PLACES_MAX, is_ended: true };
             }
             if of_others.is_empty() || !of_others.iter().all(|device| self.is_for_one_node(device)) {
                 return Counted { pods, is_ended: true };
@@ -181,7 +188,8 @@ impl Mirror {
                         _ => self.choice(choice, devices.get(..others).unwrap_or_default(), &room, is_changing),
                     });
                 }
-                requests.push(Request { claim, choices });
+                let is_admin = request.choices.iter().any(|choice| choice.is_admin);
+                requests.push(Request { claim, choices, is_admin });
             }
         }
         let (mut rules, mut before) = (Vec::new(), 0);
@@ -240,11 +248,12 @@ impl Mirror {
         let mut choice = Choice { count: usize::from(ask.count), devices: Vec::new(), shares: BTreeMap::new() };
         let mut selected = 0_usize;
         for (number, device) in devices.iter().enumerate().filter(|(_, device)| is_selected(device)) {
-            let share = self.device_claims.share_of(ask, device);
+            let share = if ask.is_admin { Vec::new() } else { self.device_claims.share_of(ask, device) };
+            let is_free = ask.is_admin || device.is_free;
             // A device that has too little left is none of "all" devices, as in Kubernetes.
             let is_enough = share.iter().all(|(stock, amount)| *amount <= room.left_of(*stock));
-            selected += usize::from(is_enough || !device.is_free);
-            if device.is_free && found(device) == Some(&Found::Usable) {
+            selected += usize::from(is_enough || !is_free);
+            if is_free && found(device) == Some(&Found::Usable) {
                 choice.devices.push(number);
                 choice.shares.extend(device.stocks.is_some().then_some((number, share)));
             }
@@ -291,6 +300,7 @@ impl Mirror {
                         device: device.name.to_owned(),
                         tolerations: Some(request.tolerations.clone()).filter(|of| !of.is_empty()),
                         consumed_capacity: self.device_claims.consumed(request, device),
+                        admin_access: request.is_admin.then_some(true),
                         ..DeviceRequestAllocationResult::default()
                     });
                 }

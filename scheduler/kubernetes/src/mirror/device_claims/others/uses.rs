@@ -38,7 +38,8 @@ pub(super) fn of_results<'a>(
     is_share: impl Fn(&DeviceRequestAllocationResult) -> bool,
 ) -> Uses {
     let mut uses = Uses::new();
-    for result in results.filter(|result| result.driver != DRIVER) {
+    let takes = |result: &&DeviceRequestAllocationResult| result.driver != DRIVER && result.admin_access != Some(true);
+    for result in results.filter(takes) {
         let device = ((result.driver.clone(), result.pool.clone()), result.device.clone());
         // An amount that cannot be read counts as more than there is.
         let amounts = result.consumed_capacity.iter().flatten();

@@ -1,0 +1,161 @@
+//! Claims for administrative access to devices of other drivers.
+
+use serde_json::{Value, json};
+
+use super::super::World;
+use super::NIC;
+
+/// A request for administrative access.
+fn access() -> Value {
+    json!({"adminAccess": true})
+}
+
+/// A node with two cards, and pods that have both.
+fn with_cards_in_use() -> World {
+    let mut world = World::new();
+    world.node("n", 0);
+    world.nics("n", 2);
+    for name in ["a", "b"] {
+        world.pod_with_nic(name, json!({}));
+    }
+    world.reconcile();
+    assert_eq!(world.cards_given_out().len(), 2);
+    world
+}
+
+impl World {
+    /// The results of a claim: the device, and whether the access is administrative.
+    fn access_of(&self, claim: &str) -> Vec<(&str, bool)> {
+        let results = self.claims[claim]["status"]["allocation"]["devices"]["results"].as_array();
+        let results = results.into_iter().flatten();
+        results.map(|of| (of["device"].as_str().unwrap(), of["adminAccess"] == true)).collect()
+    }
+}
+
+#[test]
+fn administrators_have_access_to_cards_in_use() {
+    let mut world = with_cards_in_use();
+    world.pod_with_nic("one", access());
+    let mut all = access();
+    all["allocationMode"] = "All".into();
+    for name in ["all", "all-too"] {
+        world.pod_with_nic(name, all.clone());
+    }
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "all", "all-too", "b", "one"], "{:?}", world.log);
+    assert_eq!(world.access_of("one"), [("nic-0", true)]);
+    assert_eq!(world.access_of("all"), [("nic-0", true), ("nic-1", true)]);
+    for claim in ["a", "one", "all"] {
+        assert_eq!(world.mirror.has_too_much("default", claim), None);
+    }
+    assert!(world.mirror.knows_right_places());
+    // The cards are free as soon as those who use them are gone.
+    for name in ["a", "b"] {
+        world.delete(name);
+    }
+    world.collect_claims();
+    world.change_leader();
+    world.pod_with_nic("c", json!({"count": 2}));
+    world.reconcile();
+    assert_eq!(world.access_of("c"), [("nic-0", false), ("nic-1", false)]);
+}
+
+#[test]
+fn an_administrator_needs_the_tolerations_of_others() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let broken = json!([{"key": "broken", "effect": "NoExecute"}]);
+    world.pool_of_nics("n-nics", json!({"nodeName": "n"}), json!([{"name": "x", "taints": broken}]));
+    world.pod_with_nic("a", access());
+    let mut tolerates = access();
+    tolerates["tolerations"] = json!([{"operator": "Exists"}]);
+    world.pod_with_nic("b", tolerates);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+}
+
+#[test]
+fn access_takes_no_capacity_and_no_counters() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let takes = json!([{"counterSet": "set", "counters": {"slots": {"value": "4"}}}]);
+    let shared = json!({
+        "name": "shared", "allowMultipleAllocations": true, "capacity": {"bandwidth": {"value": "10"}},
+        "consumesCounters": takes,
+    });
+    let part = json!({"name": "part", "consumesCounters": takes});
+    let counters = json!([{"name": "set", "counters": {"slots": {"value": "8"}}}]);
+    world.pool_of_nics("n-nics", json!({"nodeName": "n", "sharedCounters": counters}), json!([shared, part]));
+    let wanted = json!({"capacity": {"requests": {"bandwidth": "10"}}});
+    world.pod_with_nic("all-of-it", wanted.clone());
+    world.reconcile();
+    world.pod_with_nic("part", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["all-of-it", "part"]);
+    let mut admin = access();
+    json_patch::merge(&mut admin, &json!({"allocationMode": "All"}));
+    for name in ["x", "y"] {
+        world.pod_with_nic(name, admin.clone());
+    }
+    let mut of_capacity = access();
+    json_patch::merge(&mut of_capacity, &wanted);
+    world.pod_with_nic("z", of_capacity);
+    world.reconcile();
+    assert_eq!(world.access_of("x"), [("shared", true), ("part", true)]);
+    assert_eq!(world.access_of("z"), [("shared", true)]);
+    assert_eq!(world.mirror.has_too_much("default", "all-of-it"), None);
+    // A share has a name, also if an administrator has it.
+    let result = &world.claims["z"]["status"]["allocation"]["devices"]["results"][0];
+    assert!(result["shareID"].is_string() && result["consumedCapacity"]["bandwidth"] == "10", "{result}");
+    world.delete("all-of-it");
+    world.collect_claims();
+    world.pod_with_nic("next", wanted);
+    world.reconcile();
+    assert_eq!(world.access_of("next"), [("shared", false)]);
+}
+
+#[test]
+fn a_gang_of_administrators_is_on_one_card() {
+    let mut world = World::new();
+    world.node("n", 0);
+    world.nics("n", 1);
+    for number in 0..3 {
+        let name = format!("member-{number}");
+        world.pod_with_nic(&name, access());
+        let mut pod = world.pods[&name].clone();
+        pod["metadata"]["annotations"] = json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "3"});
+        world.pods.insert(name.clone(), pod);
+        world.show(&name);
+    }
+    world.reconcile();
+    assert_eq!(world.names_of_bound().len(), 3, "{:?}", world.log);
+}
+
+#[test]
+fn a_claim_has_a_card_and_looks_at_the_others() {
+    let mut world = World::new();
+    world.node("n", 0);
+    world.nics("n", 2);
+    let request = |name: &str, more: Value| {
+        let mut exactly = json!({"deviceClassName": NIC});
+        json_patch::merge(&mut exactly, &more);
+        json!({"name": name, "exactly": exactly})
+    };
+    let requests = json!([request("look", access()), request("use", json!({}))]);
+    world.claim_of_nics("a", requests, json!([]));
+    world.pod_with_claim("a", "a", json!({}));
+    world.reconcile();
+    assert_eq!(world.access_of("a"), [("nic-0", true), ("nic-1", false)]);
+}
+
+#[test]
+fn there_is_no_access_to_devices_of_ours() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.claim("a", 10, None, access());
+    world.pod_with_claim("a", "a", json!({}));
+    world.reconcile();
+    assert!(world.bound().is_empty());
+    let why = world.why_waiting("a");
+    assert!(why.contains("adminAccess") && why.contains("gpu.aliquot.dev"), "{why}");
+}
