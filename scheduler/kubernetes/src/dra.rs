@@ -12,6 +12,7 @@ mod expression;
 mod extended;
 mod pools;
 mod reach;
+mod readiness;
 mod selection;
 mod taint_rule;
 mod take;
@@ -21,8 +22,9 @@ pub(crate) use capacity::{Amounts, amount, consumed, is_overdrawn, is_shared, le
 pub(crate) use claim::{Ask, ClaimFacts, DevicesAsk, Link, Linked, RequestAsk, expressions};
 pub(crate) use counters::{CounterName, Counters, taken_by as counters_taken_by};
 pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implicit_resource, may_ask};
-pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, uuid};
+pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, has_conditions, uuid};
 pub(crate) use reach::{Reach, only, selector};
+pub(crate) use readiness::{Unready, must_be_ready};
 pub(crate) use selection::{Criteria, Found, Selection, USABLE, Whose};
 pub(crate) use taint_rule::TaintRule;
 pub(crate) use take::{Free, Taken, held, thousandths};

@@ -46,6 +46,7 @@ mod pod;
 mod questions;
 mod queue;
 mod queue_status;
+mod readiness;
 mod report;
 mod reports;
 mod reservation;

@@ -38,7 +38,9 @@ use crate::pod::PodFacts;
 pub(crate) use access::Access;
 pub(crate) use chosen::Choice;
 pub(crate) use commands::{Binding, Write};
-pub(crate) use device_claims::{AboutDevices, LeftOver, Reservation, Shortage};
+pub(crate) use device_claims::{
+    AboutDevices, DeviceId, LONGEST_MS, LeftOver, Readiness, Reservation, Shortage, is_worthless,
+};
 pub(crate) use looks::{Imagined, Known};
 pub(crate) use nodes::Held;
 pub(crate) use policies::POLICY;

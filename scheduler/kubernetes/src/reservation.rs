@@ -6,14 +6,16 @@
 mod extended;
 
 use aliquot_api_server::{Client, is_conflict, is_not_found, message};
+use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::{Value, json};
 use tokio::time::{Duration, sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::dra::{ClaimFacts, FINALIZER};
-use crate::mirror::{Binding, Reservation};
+use crate::dra::{self, ClaimFacts, FINALIZER};
+use crate::mirror::{Binding, Reservation, is_worthless};
 use crate::serve::Shared;
 
 /// Times that a claim is written if it changes meanwhile, or if an answer is lost.
@@ -33,7 +35,8 @@ pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared)
         let name = &reservation.claim.name;
         let of_claim = |why: String| format!("ResourceClaim {name:?}: {why}");
         let is_new = reservation.allocation.is_some();
-        let allocation = reservation.allocation.clone().map(with_names).transpose().map_err(of_claim)?;
+        let written = |of| as_written(of, Timestamp::now());
+        let allocation = reservation.allocation.clone().map(written).transpose().map_err(of_claim)?;
         let made = match &reservation.to_make {
             Some(asked) => {
                 Some(extended::make(&claims, binding, &reservation.claim, asked, shared).await.map_err(of_claim)?)
@@ -72,7 +75,8 @@ pub(crate) async fn give_back(client: &Client, binding: &Binding, shared: &Share
             let Some(facts) = ClaimFacts::of(claim).filter(|facts| facts.uid == reservation.claim.uid) else {
                 return Ok(());
             };
-            take_back(&claims, &facts, &binding.uid, reservation.allocation.is_some(), shared).await
+            let is_over = reservation.allocation.is_some() || is_worthless(&facts, Timestamp::now().as_millisecond());
+            take_back(&claims, &facts, &binding.uid, is_over, shared).await
         });
         match done.await {
             Ok(Ok(())) | Err(_) => {}
@@ -82,8 +86,8 @@ pub(crate) async fn give_back(client: &Client, binding: &Binding, shared: &Share
     }
 }
 
-/// Takes a pod from the users of a claim, and its devices from a claim without users. `is_allocated_for_it`: the
-/// devices are the pod's.
+/// Takes a pod from the users of a claim. If it was the last one and `is_over`, its devices are given back: they were
+/// allocated for this pod, or nobody can use them.
 ///
 /// # Errors
 /// The API server has not done it, or has not said so.
@@ -91,7 +95,7 @@ pub(crate) async fn take_back(
     claims: &Api<ResourceClaim>,
     claim: &ClaimFacts,
     pod_uid: &str,
-    is_allocated_for_it: bool,
+    is_over: bool,
     shared: &Shared,
 ) -> kube::Result<()> {
     if !claim.is_reserved_for(pod_uid) {
@@ -102,8 +106,10 @@ pub(crate) async fn take_back(
     let mut status = json!({"reservedFor": users});
     if users.is_empty() {
         status["reservedFor"] = Value::Null;
-        if is_allocated_for_it {
+        if is_over {
             status["allocation"] = Value::Null;
+            // What drivers say of devices may not outlive their allocation.
+            status["devices"] = Value::Null;
         }
     }
     let patch = json!({"metadata": version_of(claim), "status": status});
@@ -143,11 +149,13 @@ fn show(claim: ResourceClaim, shared: &Shared) -> Option<ClaimFacts> {
     Some(facts)
 }
 
-/// Gives each share of an allocation a name that no other share has.
+/// An allocation with what it gets when it is written: each share has a name that no other share has, and if devices must
+/// be ready before the pod is bound, it says since when they are awaited.
 ///
 /// # Errors
 /// The system has no random numbers.
-pub(crate) fn with_names(mut allocation: AllocationResult) -> Result<AllocationResult, String> {
+pub(crate) fn as_written(mut allocation: AllocationResult, now: Timestamp) -> Result<AllocationResult, String> {
+    allocation.allocation_timestamp = dra::must_be_ready(&allocation).then_some(Time(now));
     for result in allocation.devices.iter_mut().flat_map(|devices| devices.results.iter_mut().flatten()) {
         if let Some(consumed) = &result.consumed_capacity {
             result.share_id = Some(random_uuid()?);

@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use crate::mirror::{Binding, Write};
 use crate::serve::Shared;
-use crate::{evicted, reservation, volumes};
+use crate::{evicted, readiness, reservation, volumes};
 
 /// Writes under way at the same time, at most.
 const AT_ONCE: usize = 64;
@@ -72,17 +72,23 @@ pub(crate) async fn run(
     }
 }
 
-async fn carry_out(client: &Client, shared: &Shared, events: &Events, places: &Semaphore, write: Write) {
+async fn carry_out(client: &Client, shared: &Arc<Shared>, events: &Events, places: &Semaphore, write: Write) {
     match write {
         Write::Bind(binding) => {
             let began = Instant::now();
             let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &binding.namespace);
             let made = volumes::make(&claims, &binding.volume_claims, &binding.node, shared).await;
-            let _place = places.acquire().await;
+            let place = places.acquire().await;
             let reserved = match made {
                 Ok(()) => reservation::reserve(client, &binding, shared).await,
                 Err(why) => Err(why),
             };
+            drop(place);
+            let reserved = match reserved {
+                Ok(changed) => readiness::wait(&binding, shared, events).await.map(|()| changed),
+                Err(why) => Err(why),
+            };
+            let _place = places.acquire().await;
             let outcome = match reserved {
                 Ok(changed) => {
                     let resource_version = changed.unwrap_or_else(|| binding.resource_version.clone());

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::extended::ANNOTATION as OF_EXTENDED_RESOURCES;
 use super::pools::PCIE_ROOT;
+use super::readiness::{Unready, unready};
 use super::whole::RESULTS_MAX;
 use crate::placement;
 
@@ -185,6 +186,10 @@ pub(crate) struct Allocated {
     pub(crate) terms: Result<BTreeSet<NodeTerm>, String>,
     /// All results except those with `adminAccess`, which takes nothing of a device.
     pub(crate) results: Vec<DeviceRequestAllocationResult>,
+    /// The devices that their drivers have not made ready yet, and that must be ready before a pod is bound.
+    pub(crate) unready: Vec<Unready>,
+    /// When it was allocated, in milliseconds since 1970, if that is known.
+    pub(crate) allocated_ms: Option<i64>,
 }
 
 impl ClaimFacts {
@@ -193,6 +198,7 @@ impl ClaimFacts {
         let (metadata, status) = (claim.metadata, claim.status.unwrap_or_default());
         let owners = metadata.owner_references.unwrap_or_default();
         let annotations = metadata.annotations.unwrap_or_default();
+        let unready = unready(&status);
         let is_controller = |kind: &str, is: Option<bool>| kind == "Pod" && is == Some(true);
         let owner = owners.into_iter().find(|owner| is_controller(&owner.kind, owner.controller));
         Some(ClaimFacts {
@@ -211,6 +217,8 @@ impl ClaimFacts {
                 Allocated {
                     terms: terms.map_or_else(|| Ok(BTreeSet::new()), placement::terms),
                     results: results.into_iter().filter(|result| result.admin_access != Some(true)).collect(),
+                    unready,
+                    allocated_ms: allocation.allocation_timestamp.map(|time| time.0.as_millisecond()),
                 }
             }),
             reserved_for: status.reserved_for.unwrap_or_default(),
@@ -224,6 +232,11 @@ impl ClaimFacts {
             (Some(this), Some(other)) => this > other,
             _ => self.resource_version != other.resource_version,
         }
+    }
+
+    /// The devices of its allocation that are not ready.
+    pub(crate) fn unready(&self) -> impl Iterator<Item = &Unready> {
+        self.allocation.iter().flat_map(|allocation| &allocation.unready)
     }
 
     pub(crate) fn is_reserved_for(&self, pod_uid: &str) -> bool {

@@ -288,13 +288,14 @@ pub(crate) fn compared_value(driver: &str, device: &Device, attribute: &str) -> 
 pub(super) const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
 const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
 
-/// Whether a device of our driver can be given out: it needs nothing that is not supported of these devices.
+/// Whether a device of our driver can be given out: it needs nothing that is not supported of these devices. The node's
+/// manager fulfils no conditions before a pod is bound.
 pub(super) fn is_given_out(device: &Device) -> bool {
     device.consumes_counters.as_ref().is_none_or(Vec::is_empty) && !has_conditions(device)
 }
 
-/// Whether a device's driver fulfils conditions before a pod is bound, which is not supported.
-pub(super) fn has_conditions(device: &Device) -> bool {
+/// Whether a device's driver fulfils conditions before a pod is bound.
+pub(crate) fn has_conditions(device: &Device) -> bool {
     let is_empty = |of: &Option<Vec<String>>| of.as_ref().is_none_or(Vec::is_empty);
     !is_empty(&device.binding_conditions) || !is_empty(&device.binding_failure_conditions)
 }

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::capacity::consumed;
 use super::expression::Expression;
-use super::pools::{has_conditions, is_given_out};
+use super::pools::is_given_out;
 use super::take::thousandths;
 use super::{CORE, DRIVER, MEMORY, Pool, PoolKey, Pools, Taken, whole};
 
@@ -334,10 +334,7 @@ fn found(criteria: &Criteria, expressions: &[Expression], driver: &str, pool: &P
 /// What is not supported of another driver's device.
 fn unsupported_of_others(device: &Device) -> Option<&'static str> {
     let takes_of_node = device.node_allocatable_resource_mappings.as_ref().is_some_and(|of| !of.is_empty());
-    has_conditions(device)
-        .then_some("binding conditions (bindingConditions)")
-        .or((device.binds_to_node == Some(true)).then_some("binding to the node (bindsToNode)"))
-        .or(takes_of_node.then_some("resources of the node (nodeAllocatableResourceMappings)"))
+    takes_of_node.then_some("resources of the node (nodeAllocatableResourceMappings)")
 }
 
 fn compile(expressions: &[String]) -> Result<Vec<Expression>, String> {
@@ -475,7 +472,7 @@ mod tests {
             json!({"name": "shared", "allowMultipleAllocations": true, "capacity": {"core": {"value": "25"}}}),
             json!({"name": "small", "capacity": {"core": {"value": "24"}}}),
             json!({"name": "without", "allowMultipleAllocations": true}),
-            json!({"name": "conditions", "bindingConditions": ["Ready"]}),
+            json!({"name": "of-node", "nodeAllocatableResourceMappings": {"cpu": {"allocationMultiplier": "1"}}}),
             json!({"name": "other", "attributes": {"left": {"bool": false}}}),
         ];
         let pools = pools("nic.example.com", json!(devices));
@@ -491,7 +488,7 @@ mod tests {
             let Some(Found::Lacks(why)) = found(device) else { panic!("{device}: {:?}", found(device)) };
             assert!(why.contains(text), "{why}");
         }
-        let Some(Found::Unsupported(named)) = found("conditions") else { panic!("{:?}", found("conditions")) };
-        assert!(named.contains("binding conditions"), "{named}");
+        let Some(Found::Unsupported(named)) = found("of-node") else { panic!("{:?}", found("of-node")) };
+        assert!(named.contains("resources of the node"), "{named}");
     }
 }

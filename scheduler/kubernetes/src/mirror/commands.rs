@@ -4,7 +4,7 @@ use aliquot_scheduler_engine::{ClaimUid, Command, Generation, NodeName, Observat
 
 use super::device_claims::Starting;
 use super::{Instance, Mirror, Reservation};
-use crate::devices;
+use crate::{devices, dra};
 
 /// A write to the API server.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,6 +127,8 @@ impl Mirror {
         start.claims = held;
         start.kept = told.means.kept.iter().map(|(_, part)| part.clone()).collect();
         let decision = devices::decision(&told.means.containers, &start.amounts.devices, &told.means.kept);
+        let allocations = reservations.iter().filter_map(|of| of.allocation.as_ref());
+        let must_be_ready = allocations.into_iter().any(dra::must_be_ready);
         let binding = Binding {
             uid: uid.to_owned(),
             namespace: facts.namespace.clone(),
@@ -146,11 +148,13 @@ impl Mirror {
         self.promise(uid, others);
         let known = self.pods.get_mut(uid)?;
         (known.binding_to, known.instance) = (Some(start.node.clone()), Some(start));
+        self.awaits_devices(uid, must_be_ready);
         self.elastic_gpu_claims_of_pod_are_due(uid);
         Some(Write::Bind(binding))
     }
 
     fn stop(&mut self, uid: &str, stop: &Instance, generation: Generation) -> Option<Write> {
+        self.give_up_waiting(uid, stop.generation);
         let known = self
             .pods
             .get(uid)
@@ -218,6 +222,7 @@ impl Mirror {
     pub(super) fn binding_done(&mut self, uid: &str) {
         let Some(known) = self.pods.get_mut(uid) else { return };
         let Some(node) = known.binding_to.take() else { return };
+        self.awaits_devices_no_more(uid);
         self.end_promise(uid);
         let Some(known) = self.pods.get(uid) else { return };
         if known.facts.holds_room_on() != Some(&node) {

@@ -11,6 +11,7 @@ mod extended;
 mod holders;
 mod left_over;
 mod others;
+mod readiness;
 mod reservations;
 mod shortage;
 
@@ -33,7 +34,10 @@ pub(crate) use about::AboutDevices;
 use extended::ToMake;
 use holders::Holder;
 pub(crate) use left_over::LeftOver;
+pub(crate) use others::DeviceId;
 use others::{Others, Owner};
+use readiness::Awaiting;
+pub(crate) use readiness::{LONGEST_MS, Readiness, is_worthless};
 pub(crate) use reservations::Reservation;
 pub(super) use reservations::Starting;
 pub(crate) use shortage::Shortage;
@@ -80,6 +84,7 @@ pub(super) struct DeviceClaims {
     /// The devices that each claim holds some of.
     held_by: BTreeMap<Name, BTreeSet<String>>,
     others: Others,
+    awaiting: Awaiting,
     holders: BTreeMap<Name, Vec<Holder>>,
     holders_on: BTreeMap<String, BTreeSet<Name>>,
     /// Claims that have changed, and claims for which a pod in the books may have begun or ceased to hold the devices.

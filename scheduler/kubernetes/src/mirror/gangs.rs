@@ -253,6 +253,6 @@ pub(super) fn sub_group_of(facts: &PodFacts, group: &PodGroup) -> Option<String>
     gang.sub_group.clone().filter(|name| group.sub_groups.iter().any(|sub_group| sub_group.name == *name))
 }
 
-fn name_of(facts: &PodFacts, gang: &Gang) -> Name {
+pub(super) fn name_of(facts: &PodFacts, gang: &Gang) -> Name {
     (facts.namespace.clone(), gang.name.clone())
 }

@@ -21,12 +21,13 @@ use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
 use serde_json::{Value, json};
 
-use super::{Access, Binding, Mirror, Write};
+use super::{Access, Binding, Mirror, Readiness, Write};
 use crate::gang::{GangFacts, GangKind};
 use crate::node::NodeFacts;
 use crate::pod::PodFacts;
 use crate::queue::QueueDefinition;
 use crate::scheduling_policy::PolicyFacts;
+use crate::serve::START_DEADLINE_MS;
 
 const GIB: u64 = 1 << 30;
 const DEVICE_BYTES: u64 = 80 * GIB;
@@ -54,6 +55,8 @@ struct World {
     made: u64,
     /// Writes that wait to be carried out.
     writes: Vec<Write>,
+    /// Bindings of pods whose devices are not ready.
+    unready: Vec<Binding>,
     /// What was bound and evicted, in order.
     log: Vec<String>,
     /// What kube-scheduler was told about pods that it has asked to be bound, by UID.
@@ -82,6 +85,7 @@ impl World {
             now_ms: 1_000_000,
             made: 0,
             writes: Vec::new(),
+            unready: Vec::new(),
             log: Vec::new(),
             answers: BTreeMap::new(),
         };
@@ -93,6 +97,7 @@ impl World {
     fn change_leader(&mut self) {
         self.term += 1;
         self.writes.clear();
+        self.unready.clear();
         self.mirror = Mirror::new("aliquot", self.term, &["rack".to_owned()]);
         for (name, queue) in &self.queues {
             self.mirror.queue(name, queue);
@@ -171,6 +176,9 @@ impl World {
             for write in std::mem::take(&mut self.writes) {
                 self.carry_out(write);
             }
+            for binding in std::mem::take(&mut self.unready) {
+                self.bind_if_ready(binding);
+            }
             self.give_back_left_over();
             self.now_ms += 50;
         }
@@ -180,29 +188,10 @@ impl World {
 
     fn carry_out(&mut self, write: Write) {
         match write {
-            Write::Bind(binding) => {
-                let Binding { uid, name, node, generation, decision, .. } = &binding;
-                let is_reserved = self.reserve(&binding);
-                let pod = self.pods.get_mut(name).filter(|pod| pod["spec"]["nodeName"].is_null());
-                let outcome = match pod {
-                    Some(pod) if is_reserved && pod["metadata"]["uid"] == uid.as_str() => {
-                        pod["spec"]["nodeName"] = node.as_str().into();
-                        pod["metadata"]["annotations"][GENERATION] = generation.to_string().into();
-                        if let Some(decision) = decision {
-                            pod["metadata"]["annotations"][DECISION] = decision.as_str().into();
-                        }
-                        self.log.push(format!("{name} to {node}"));
-
-                        Ok(())
-                    }
-                    _ => Err("it is not there, or bound".into()),
-                };
-                if outcome.is_err() {
-                    self.give_back(&binding);
-                }
-                self.mirror.bound(&binding, outcome);
-                self.show(&binding.name);
-            }
+            Write::Bind(binding) => match self.reserve(&binding) {
+                true => self.bind_if_ready(binding),
+                false => self.end_binding(&binding, Err("a claim has changed".into())),
+            },
             Write::Evict { uid, name, instance, generation, .. } => {
                 if !self.mirror.is_to_evict(&uid, instance) {
                     return;
@@ -226,6 +215,42 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Binds a pod whose claims are reserved, if its devices are ready.
+    fn bind_if_ready(&mut self, binding: Binding) {
+        match self.mirror.readiness(&binding.uid, self.now_ms.cast_signed()) {
+            Readiness::Ready => {}
+            Readiness::Waits(_) => return self.unready.push(binding),
+            Readiness::GivenUp { why, devices } => {
+                self.log.push(format!("{} given up", binding.name));
+                self.mirror.shun_devices(devices);
+                return self.end_binding(&binding, Err(why));
+            }
+        }
+        let Binding { uid, name, node, generation, decision, .. } = &binding;
+        let pod = self.pods.get_mut(name).filter(|pod| pod["spec"]["nodeName"].is_null());
+        let outcome = match pod {
+            Some(pod) if pod["metadata"]["uid"] == uid.as_str() => {
+                pod["spec"]["nodeName"] = node.as_str().into();
+                pod["metadata"]["annotations"][GENERATION] = generation.to_string().into();
+                if let Some(decision) = decision {
+                    pod["metadata"]["annotations"][DECISION] = decision.as_str().into();
+                }
+                self.log.push(format!("{name} to {node}"));
+                Ok(())
+            }
+            _ => Err("it is not there, or bound".into()),
+        };
+        self.end_binding(&binding, outcome);
+    }
+
+    fn end_binding(&mut self, binding: &Binding, outcome: Result<(), String>) {
+        if outcome.is_err() {
+            self.give_back(binding);
+        }
+        self.mirror.bound(binding, outcome);
+        self.show(&binding.name);
     }
 
     fn node(&mut self, name: &str, devices: usize) {
@@ -342,7 +367,8 @@ fn engine(policy: Box<dyn Policy>, term: u64) -> Engine {
     let settings = aliquot_scheduler_core::Settings::default();
     let decisions = Decisions { policy, settings, usage_half_life_ms: 3_600_000 };
     let saved = Saved { term, ..Saved::default() };
-    Engine::new(decisions, Settings { lease: None, ..Settings::default() }, saved)
+    let settings = Settings { lease: None, start_deadline_ms: START_DEADLINE_MS, ..Settings::default() };
+    Engine::new(decisions, settings, saved)
 }
 
 fn typed<T: serde::de::DeserializeOwned>(object: &Value) -> T {

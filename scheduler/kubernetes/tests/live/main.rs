@@ -14,6 +14,7 @@ mod kubectl;
 mod objects;
 mod other_drivers;
 mod peers;
+mod readiness;
 mod reports;
 mod rights;
 mod scheduling;

@@ -121,7 +121,8 @@ impl Objects {
                 self.delete(resource, namespace, name);
             }
         }
-        let labels = json!({"metadata": {"labels": {"aliquot.dev/queue": null}}});
+        let none = json!({"aliquot.dev/queue": null, "resource.kubernetes.io/admin-access": null});
+        let labels = json!({"metadata": {"labels": none}});
         self.merge(&aliquot_test_api_server::NAMESPACES, "", "default", &labels);
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::kit::Cluster;
 use crate::kubectl::json_of;
 
-const DRIVER: &str = "nic.example.com";
+pub(crate) const DRIVER: &str = "nic.example.com";
 
 impl Cluster {
     /// A class for this driver's devices, and so many of them on a node.
@@ -20,7 +20,7 @@ impl Cluster {
         self.pool_of_cards(node, devices.into());
     }
 
-    fn class_of_cards(&self) {
+    pub(crate) fn class_of_cards(&self) {
         let expression = format!("device.driver == {DRIVER:?}");
         let class = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": DRIVER},
@@ -30,7 +30,7 @@ impl Cluster {
     }
 
     /// The cards of a node.
-    fn pool_of_cards(&self, node: &str, devices: Value) {
+    pub(crate) fn pool_of_cards(&self, node: &str, devices: Value) {
         let slice = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": format!("{node}-nics")},
             "spec": {

@@ -43,7 +43,7 @@ const COUNTING_TRIALS_MAX: u32 = 1_000;
 const COUNTING_TRIALS_MIN: u32 = 50;
 
 /// A device of a pool.
-pub(super) type DeviceId = (PoolKey, String);
+pub(crate) type DeviceId = (PoolKey, String);
 
 /// What the mirror knows of claims for devices of other drivers.
 #[derive(Debug, Default)]

@@ -84,7 +84,8 @@ impl Mirror {
             if claim.allocation.is_none() {
                 return Err(format!("ResourceClaim {name:?} is not allocated any more"));
             }
-            if !claim.is_reserved_for(&facts.uid) {
+            // If its devices do not become ready, the pod must not remain its user.
+            if !claim.is_reserved_for(&facts.uid) || claim.unready().next().is_some() {
                 reservations.push(Reservation { claim: claim.clone(), allocation: None, to_make: None });
             }
         }

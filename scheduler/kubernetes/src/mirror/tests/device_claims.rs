@@ -13,18 +13,20 @@ mod places;
 mod prioritised;
 mod problems;
 mod random;
+mod readiness;
 mod shares;
 mod taint_rules;
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceSlice};
 use serde_json::{Value, json};
 
 use super::{Binding, World, typed};
 use crate::dra::{ClaimFacts, DRIVER};
 use crate::mirror::{Access, Reservation};
-use crate::reservation::with_names;
+use crate::reservation::as_written;
 
 /// A driver of network cards, which is not ours.
 const NIC: &str = "nic.example.com";
@@ -133,6 +135,7 @@ impl World {
 
     /// Writes what a binding says of claims. Returns whether all of it was in time.
     pub(super) fn reserve(&mut self, binding: &Binding) -> bool {
+        let now = Timestamp::from_millisecond(self.now_ms.cast_signed()).unwrap();
         for Reservation { claim, allocation, to_make } in &binding.reservations {
             let made = to_make.as_ref().map(|asked| self.make_extended(binding, &claim.name, asked));
             let claim = made.as_ref().unwrap_or(claim);
@@ -143,7 +146,7 @@ impl World {
             let users = Reservation::users_with(&claim.reserved_for, &binding.name, &binding.uid);
             self.change_claim(&claim.name, |claim| {
                 if let Some(allocation) = allocation.clone() {
-                    claim["status"]["allocation"] = json!(with_names(allocation).unwrap());
+                    claim["status"]["allocation"] = json!(as_written(allocation, now).unwrap());
                 }
                 claim["status"]["reservedFor"] = json!(users);
             });

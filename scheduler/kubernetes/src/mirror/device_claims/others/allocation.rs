@@ -161,6 +161,10 @@ impl Mirror {
             })
         });
         let mut devices: Vec<OnNode<'_>> = devices.collect();
+        // As in Kubernetes' own allocator, pools whose devices are ready at once go first.
+        let slow: BTreeSet<&PoolKey> =
+            devices.iter().filter(|of| claims.must_be_made_ready(of.pool, of.name)).map(|of| of.pool).collect();
+        devices.sort_by_key(|device| slow.contains(device.pool));
         let others = devices.len();
         let (room, spread_counters) = self.room(&mut devices);
         let is_changing = claims.pools.others_on(node).any(|(_, pool)| pool.is_changing_on(node, labels));
@@ -287,12 +291,14 @@ impl Mirror {
         for Asking { claim, ask, ours } in claims {
             let given: Vec<Given> = given.by_ref().take(ask.requests.len()).collect();
             let choices: Vec<usize> = given.iter().map(|given| given.choice).collect();
-            let (mut results, mut reaches) = (Vec::new(), Vec::new());
+            let (mut results, mut reaches, mut is_for_node) = (Vec::new(), Vec::new(), false);
             for (place, (request, given)) in ask.taken(&choices).zip(&given).enumerate() {
                 results.extend(ours.iter().filter_map(|of| of.results.get(place)).flatten().cloned());
                 for device in given.devices.iter().filter_map(|device| problem.devices.get(*device)) {
                     let Some(reach) = device.reach else { continue };
                     reaches.push(reach);
+                    let known = self.device_claims.pools.get(device.pool).and_then(|of| of.devices.get(device.name));
+                    is_for_node |= known.is_some_and(|known| known.binds_to_node == Some(true));
                     results.push(DeviceRequestAllocationResult {
                         request: request.name.clone(),
                         driver: device.pool.0.clone(),
@@ -301,6 +307,8 @@ impl Mirror {
                         tolerations: Some(request.tolerations.clone()).filter(|of| !of.is_empty()),
                         consumed_capacity: self.device_claims.consumed(request, device),
                         admin_access: request.is_admin.then_some(true),
+                        binding_conditions: known.and_then(|known| known.binding_conditions.clone()),
+                        binding_failure_conditions: known.and_then(|known| known.binding_failure_conditions.clone()),
                         ..DeviceRequestAllocationResult::default()
                     });
                 }
@@ -311,7 +319,7 @@ impl Mirror {
             let has_ours = results.iter().any(|result| result.driver == DRIVER);
             allocations.push(AllocationResult {
                 devices: Some(DeviceAllocationResult { results: Some(results), config }),
-                node_selector: match has_ours {
+                node_selector: match has_ours || is_for_node {
                     true => Some(dra::only(node)),
                     false => dra::selector(reaches.into_iter(), node),
                 },
@@ -373,11 +381,18 @@ impl Mirror {
 impl DeviceClaims {
     /// Whether a request can have a device, or a share of it.
     fn has_free(&self, key: &PoolKey, name: &str) -> bool {
+        if self.is_shunned(key, name) {
+            return false;
+        }
         let device = self.pools.get(key).and_then(|pool| pool.devices.get(name));
         let has_shares = |used: &Use, device: &Device| {
             !used.is_whole && dra::is_shared(device) && !dra::is_overdrawn(device, &used.consumed)
         };
         self.others.used(key, name).is_none_or(|used| device.is_some_and(|device| has_shares(used, device)))
+    }
+
+    fn must_be_made_ready(&self, key: &PoolKey, name: &str) -> bool {
+        self.pools.get(key).and_then(|pool| pool.devices.get(name)).is_some_and(dra::has_conditions)
     }
 
     /// What is left of the capacities of a device.

@@ -33,6 +33,11 @@ impl Mirror {
     /// that reach the device are counted again.
     pub(in super::super) fn note_owned(&mut self, owner: Owner, uses: Uses) {
         let changed = self.device_claims.others.note_owned(owner, uses);
+        self.forget_places_with(changed);
+    }
+
+    /// Has the places counted again on all nodes that reach these devices.
+    pub(in super::super) fn forget_places_with(&mut self, changed: BTreeSet<DeviceId>) {
         if self.device_claims.others.kinds.is_empty() {
             return;
         }

@@ -281,19 +281,21 @@ fn devices_that_several_nodes_reach_are_given_out_once() {
 #[test]
 fn what_is_not_supported_of_other_drivers_is_named() {
     let mut world = with_nics(&[1]);
-    let ready = json!([{"name": "s", "bindingConditions": ["Ready"], "attributes": {"kind": {"string": "ready"}}}]);
-    world.pool_of_nics("ready", json!({"nodeName": "n"}), ready);
+    let of_node = json!({"cpu": {"allocationMultiplier": "1"}});
+    let attributes = json!({"kind": {"string": "of-node"}});
+    let cards = json!([{"name": "s", "nodeAllocatableResourceMappings": of_node, "attributes": attributes}]);
+    world.pool_of_nics("of-node", json!({"nodeName": "n"}), cards);
     let kind = |kind: &str| {
         let attributes = r#"device.attributes["nic.example.com"]"#;
         json!({"selectors": [{"cel": {"expression": format!("{attributes}.?kind.orValue(\"\") == {kind:?}")}}]})
     };
-    world.pod_with_nic("ready", kind("ready"));
+    world.pod_with_nic("of-node", kind("of-node"));
     world.pod_with_nic("two", json!({"count": 2}));
     world.pod_with_nic("all", json!({"allocationMode": "All"}));
     world.pod_with_nic("fails", json!({"selectors": [{"cel": {"expression": "device.colour == 1"}}]}));
     world.reconcile();
     for (name, text) in [
-        ("ready", "binding conditions"),
+        ("of-node", "resources of the node"),
         ("two", "does not support"),
         ("all", "does not support"),
         ("fails", "device.colour == 1"),

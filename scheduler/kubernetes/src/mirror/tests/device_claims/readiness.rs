@@ -1,0 +1,239 @@
+//! Devices that must be made ready before their pod is bound.
+
+use aliquot_scheduler_engine::ClaimUid;
+use serde_json::{Value, json};
+
+use super::super::World;
+
+/// Cards that must be made ready.
+fn slow_cards(names: &[&str]) -> Value {
+    let conditions = json!({"bindingConditions": ["Near"], "bindingFailureConditions": ["Broken"]});
+    let card = |name: &&str| {
+        let mut card = conditions.clone();
+        card["name"] = (*name).into();
+        card
+    };
+    names.iter().map(card).collect()
+}
+
+/// Nodes with one such card each.
+fn with_slow_cards(nodes: &[&str]) -> World {
+    let mut world = World::new();
+    for node in nodes {
+        world.node(node, 0);
+        world.pool_of_nics(&format!("{node}-nics"), json!({"nodeName": node}), slow_cards(&["x"]));
+    }
+    world
+}
+
+impl World {
+    /// What the driver says of all devices of a claim.
+    fn say_of(&mut self, claim: &str, condition: &str) {
+        let condition = json!({
+            "type": condition, "status": "True", "reason": "Said", "message": "by the driver",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        self.change_claim(claim, |claim| {
+            let status = |of: &Value| {
+                let (driver, pool, device) = (&of["driver"], &of["pool"], &of["device"]);
+                json!({"driver": driver, "pool": pool, "device": device, "conditions": [condition]})
+            };
+            let results = claim["status"]["allocation"]["devices"]["results"].as_array().unwrap();
+            claim["status"]["devices"] = results.iter().map(status).collect();
+        });
+    }
+
+    /// The pool of the card that a claim has.
+    fn pool_of(&self, claim: &str) -> Option<&str> {
+        self.claims[claim]["status"]["allocation"]["devices"]["results"][0]["pool"].as_str()
+    }
+
+    /// Why a pod could not be bound.
+    fn complaint(&self, name: &str) -> String {
+        let claim = self.view.as_ref().unwrap().claim(&ClaimUid::from(self.uid(name).as_str())).unwrap();
+        claim.complaint.expect("it could not be bound").to_string()
+    }
+
+    fn gang_with_slow_cards(&mut self, size: usize) {
+        for number in 0..size {
+            let name = format!("member-{number}");
+            self.pod_with_nic(&name, json!({}));
+            let mut pod = self.pods[&name].clone();
+            pod["metadata"]["annotations"] =
+                json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": size.to_string()});
+            self.pods.insert(name.clone(), pod);
+            self.show(&name);
+        }
+    }
+}
+
+#[test]
+fn a_pod_is_bound_when_its_card_is_ready() {
+    let mut world = with_slow_cards(&["n"]);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    assert!(world.bound().is_empty());
+    let allocation = &world.claims["a"]["status"]["allocation"];
+    let result = &allocation["devices"]["results"][0];
+    let conditions = (&result["bindingConditions"], &result["bindingFailureConditions"]);
+    assert_eq!(conditions, (&json!(["Near"]), &json!(["Broken"])));
+    assert!(allocation["allocationTimestamp"].is_string(), "{allocation}");
+    // The card is taken meanwhile.
+    world.pod_with_nic("b", json!({}));
+    world.reconcile();
+    assert_eq!(world.pool_of("b"), None);
+    world.say_of("a", "Near");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn a_card_that_fails_is_given_back_and_another_is_tried() {
+    let mut world = with_slow_cards(&["n", "m"]);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    let first = world.pool_of("a").unwrap().to_owned();
+    world.say_of("a", "Broken");
+    world.now_ms += 1_000;
+    world.hear();
+    let binding = world.unready.pop().expect("the pod waits for its card");
+    world.bind_if_ready(binding);
+    assert_eq!((world.log.last().map(String::as_str), world.pool_of("a")), (Some("a given up"), None));
+    world.hear();
+    world.poll();
+    let why = world.complaint("a");
+    assert!(why.contains("\"Broken\"") && why.contains(&first) && why.contains("by the driver"), "{why}");
+    world.reconcile();
+    let second = world.pool_of("a").unwrap().to_owned();
+    assert_ne!(first, second);
+    world.say_of("a", "Near");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    // The card that failed is free again a while later.
+    world.pod_with_nic("b", json!({}));
+    world.reconcile();
+    assert_eq!(world.pool_of("b"), None);
+    world.mirror.shun_devices_no_more([((super::NIC.to_owned(), first.clone()), "x".to_owned())].into());
+    world.reconcile();
+    assert_eq!(world.pool_of("b"), Some(first.as_str()));
+}
+
+#[test]
+fn a_card_is_awaited_for_ten_minutes() {
+    let mut world = with_slow_cards(&["n"]);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    world.now_ms += 570_000;
+    world.reconcile();
+    assert!(world.log.is_empty(), "{:?}", world.log);
+    world.now_ms += 20_000;
+    world.reconcile();
+    assert_eq!(world.log, ["a given up"]);
+    assert_eq!(world.pool_of("a"), None);
+    let why = world.complaint("a");
+    assert!(why.contains("\"Near\"") && why.contains("after ten minutes"), "{why}");
+}
+
+#[test]
+fn a_gang_is_bound_when_all_its_cards_are_ready() {
+    let mut world = with_slow_cards(&["n", "m"]);
+    world.gang_with_slow_cards(2);
+    world.reconcile();
+    world.say_of("member-0", "Near");
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    world.say_of("member-1", "Near");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["member-0", "member-1"]);
+}
+
+#[test]
+fn a_gang_is_given_up_with_the_card_of_one_member() {
+    let mut world = with_slow_cards(&["n", "m"]);
+    world.gang_with_slow_cards(2);
+    world.reconcile();
+    world.say_of("member-0", "Near");
+    world.say_of("member-1", "Broken");
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    assert_eq!((world.pool_of("member-0"), world.pool_of("member-1")), (None, None), "{:?}", world.log);
+    let mut given_up = world.log.clone();
+    given_up.sort();
+    assert_eq!(given_up, ["member-0 given up", "member-1 given up"]);
+}
+
+#[test]
+fn cards_that_are_ready_at_once_go_first() {
+    let mut world = World::new();
+    world.node("n", 0);
+    world.pool_of_nics("a", json!({"nodeName": "n"}), slow_cards(&["x"]));
+    world.pool_of_nics("b", json!({"nodeName": "n"}), json!([{"name": "y"}]));
+    world.pod_with_nic("p", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["p"]);
+    assert_eq!(world.pool_of("p"), Some("b"));
+    assert!(world.claims["p"]["status"]["allocation"]["allocationTimestamp"].is_null());
+}
+
+#[test]
+fn a_card_that_is_bound_to_a_node_is_used_there_alone() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let cards = json!([{"name": "x", "bindsToNode": true}, {"name": "y"}]);
+    world.pool_of_nics("all", json!({"allNodes": true}), cards);
+    for name in ["a", "b"] {
+        world.pod_with_nic(name, json!({}));
+        world.reconcile();
+    }
+    let selector = |claim: &str| world.claims[claim]["status"]["allocation"]["nodeSelector"].clone();
+    assert_eq!(selector("a")["nodeSelectorTerms"][0]["matchFields"][0]["values"], json!(["n"]));
+    assert_eq!(selector("b"), Value::Null);
+}
+
+#[test]
+fn who_waits_for_a_card_makes_room_for_a_higher_priority() {
+    let mut world = with_slow_cards(&["n"]);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    world.pod_with_nic("b", json!({}));
+    let mut pod = world.pods["b"].clone();
+    pod["spec"]["priority"] = 1000.into();
+    world.pods.insert("b".into(), pod);
+    world.show("b");
+    world.reconcile();
+    assert_eq!((world.pool_of("a"), world.pool_of("b")), (None, Some("n-nics")), "{:?}", world.log);
+    world.say_of("b", "Near");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+}
+
+#[test]
+fn a_card_that_is_awaited_is_given_back_by_the_next() {
+    let mut world = with_slow_cards(&["n"]);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    assert!(world.pool_of("a").is_some());
+    world.change_leader();
+    world.reconcile();
+    assert_eq!(world.log, ["a given back"]);
+    world.say_of("a", "Near");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn all_users_of_a_claim_wait_for_its_card() {
+    let mut world = with_slow_cards(&["n"]);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    world.pod_with_claim("b", "a", json!({}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    assert_eq!(world.claims["a"]["status"]["reservedFor"].as_array().map(Vec::len), Some(2));
+    // The next leader gives nothing back that two pods share. When the card fails, none of them keeps it.
+    world.change_leader();
+    world.reconcile();
+    world.say_of("a", "Broken");
+    world.reconcile();
+    assert_eq!(world.pool_of("a"), None, "{:?}", world.log);
+}
