@@ -118,14 +118,14 @@ impl Ask {
     }
 
     /// The same, with a number of devices in each choice: a choice for all of a node's devices becomes a choice for each of
-    /// its `numbers`, or for the number 0, which no node has, if there is none.
-    pub(crate) fn in_numbers(&self, numbers: impl Fn(&DevicesAsk) -> Vec<u16>) -> Ask {
+    /// its `numbers`, or for the number 0, which no node has, if there is none. Without `numbers` a choice stays as it is.
+    pub(crate) fn in_numbers(&self, numbers: impl Fn(&DevicesAsk) -> Option<Vec<u16>>) -> Ask {
         let none = |choice: DevicesAsk| DevicesAsk { count: 0, ..choice };
-        let of_choice = |choice: &DevicesAsk| match choice.is_all {
-            false => vec![choice.clone()],
-            true => {
+        let of_choice = |choice: &DevicesAsk| match numbers(choice).filter(|_| choice.is_all) {
+            None => vec![choice.clone()],
+            Some(numbers) => {
                 let of_numbers: Vec<DevicesAsk> =
-                    numbers(choice).into_iter().map(|count| DevicesAsk { count, ..choice.clone() }).collect();
+                    numbers.into_iter().map(|count| DevicesAsk { count, ..choice.clone() }).collect();
                 if of_numbers.is_empty() { vec![none(choice.clone())] } else { of_numbers }
             }
         };
@@ -188,6 +188,8 @@ pub(crate) struct Allocated {
     pub(crate) results: Vec<DeviceRequestAllocationResult>,
     /// The devices that their drivers have not made ready yet, and that must be ready before a pod is bound.
     pub(crate) unready: Vec<Unready>,
+    /// The drivers of the devices to which it has administrative access.
+    pub(crate) admin_of: BTreeSet<String>,
     /// When it was allocated, in milliseconds since 1970, if that is known.
     pub(crate) allocated_ms: Option<i64>,
 }
@@ -214,9 +216,12 @@ impl ClaimFacts {
             allocation: status.allocation.map(|allocation| {
                 let terms = allocation.node_selector.as_ref();
                 let results = allocation.devices.and_then(|devices| devices.results).unwrap_or_default();
+                let is_admin = |result: &DeviceRequestAllocationResult| result.admin_access == Some(true);
+                let (of_admin, results): (Vec<_>, Vec<_>) = results.into_iter().partition(is_admin);
                 Allocated {
                     terms: terms.map_or_else(|| Ok(BTreeSet::new()), placement::terms),
-                    results: results.into_iter().filter(|result| result.admin_access != Some(true)).collect(),
+                    results,
+                    admin_of: of_admin.into_iter().map(|result| result.driver).collect(),
                     unready,
                     allocated_ms: allocation.allocation_timestamp.map(|time| time.0.as_millisecond()),
                 }

@@ -74,16 +74,16 @@ impl Mirror {
                 None => {
                     let ask = self.askable(facts, claim).map_err(|problem| of_claim(&problem))?;
                     let asked_of = self.device_claims.asked_of(ask);
+                    let in_numbers = self.in_numbers(facts, ask, asked_of);
                     if asked_of != AskedOf::Ours {
                         self.device_claims.check_others(ask).map_err(|problem| of_claim(&problem))?;
-                        others.push(ask.clone());
+                        others.push(in_numbers.as_ref().clone());
                         claimed.others.push(name.clone());
                     }
                     if asked_of == AskedOf::Others {
                         continue;
                     }
                     has_more_of_ours |= asked_of == AskedOf::Ours;
-                    let in_numbers = self.in_numbers(facts, ask, asked_of);
                     let of_requests = self.meant(&in_numbers, asked_of).map_err(|problem| of_claim(&problem))?;
                     let before = wishes.len();
                     let after = |of: &Linked| Linked { request: before + of.request, ..*of };
@@ -175,17 +175,20 @@ impl Mirror {
         ask.requests.iter().filter(is_ours).map(|request| request.name.as_str()).collect()
     }
 
-    /// A claim with choices for the numbers of devices that nodes have, in place of choices for all devices of a node, if
-    /// it is for devices of our driver alone. The books know no other way to say "all".
+    /// A claim with choices for the numbers of devices that nodes have, in place of choices for all devices of our driver on
+    /// a node. The books know no other way to say "all".
     pub(super) fn in_numbers<'a>(&self, facts: &PodFacts, ask: &'a Ask, asked_of: AskedOf) -> Cow<'a, Ask> {
-        if asked_of != AskedOf::Ours || ask.choices().all(|choice| !choice.is_all) {
+        let is_meant =
+            |choice: &DevicesAsk| choice.is_all && (asked_of == AskedOf::Ours || self.device_claims.is_ours(choice));
+        if !ask.choices().any(is_meant) {
             return Cow::Borrowed(ask);
         }
         // A node with more devices than the pod's gang may have of one node is not for it.
         let most = self.devices_per_node_max(facts).unwrap_or(u16::MAX);
         let numbers = |choice: &DevicesAsk| {
             let selection = self.device_claims.selection(choice).ok();
-            selection.into_iter().flat_map(Selection::numbers).filter(|number| *number <= most).collect()
+            let numbers = selection.into_iter().flat_map(Selection::numbers);
+            is_meant(choice).then(|| numbers.filter(|number| *number <= most).collect())
         };
         Cow::Owned(ask.in_numbers(numbers))
     }
@@ -196,12 +199,6 @@ impl Mirror {
         let of_choice = |request: &DevicesAsk| {
             if asked_of == AskedOf::Both && !claims.is_ours(request) {
                 return Ok(FurtherRequest { name: request.name.clone(), ..FurtherRequest::default() });
-            }
-            if request.is_all && asked_of == AskedOf::Both {
-                return Err(format!(
-                    "it has allocationMode \"All\", which Aliquot's scheduler does not support of {DRIVER} in a claim that \
-                     is also for devices of other drivers: say how many devices"
-                ));
             }
             let key = claims.criteria(request)?.key();
             let selection = claims.selections.get(&key).ok_or("its devices are not selected yet")?;

@@ -1,11 +1,9 @@
 //! Claims that are allocated for pods that were not bound: a leader has died between the writes, or could not undo the
 //! writes that come before the binding.
 
-use k8s_openapi::api::resource::v1::DeviceRequestAllocationResult;
-
 use super::super::{KnownPod, Mirror};
 use super::{DeviceClaims, names_of};
-use crate::dra::{ClaimFacts, DRIVER, RequestAsk};
+use crate::dra::{ClaimFacts, DRIVER};
 
 /// A claim that is allocated for one waiting pod alone: the scheduler that allocated it did not bind the pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,18 +41,7 @@ impl DeviceClaims {
     /// Whether a claim is allocated for this unbound pod alone. Only allocations that we could make anew count.
     pub(super) fn is_left_over(&self, claim: &ClaimFacts, pod_uid: &str) -> bool {
         let Some(allocation) = &claim.allocation else { return false };
-        // No devices are selected any more for an allocated claim, so only the claim itself can tell.
-        let has_ours = |request: &RequestAsk| {
-            let of_request = |result: &&DeviceRequestAllocationResult| {
-                result.request.split('/').next() == Some(request.name.as_str())
-            };
-            allocation.results.iter().filter(of_request).any(|result| result.driver == DRIVER)
-        };
-        let are_all_ours = allocation.results.iter().all(|of| of.driver == DRIVER);
-        let is_supported = |request: &RequestAsk| {
-            are_all_ours || !has_ours(request) || request.choices.iter().all(|choice| !choice.is_all)
-        };
-        let could_be_anew = claim.ask.as_ref().is_ok_and(|ask| ask.requests.iter().all(is_supported));
+        let could_be_anew = claim.ask.is_ok() && !allocation.admin_of.contains(DRIVER);
         could_be_anew && claim.is_reserved_for(pod_uid) && !claim.is_reserved_for_others_than(pod_uid)
     }
 }

@@ -104,7 +104,10 @@ impl Mirror {
                 asks.push(ask);
             }
         }
-        asks.into_iter().partition(|ask| self.device_claims.asked_of(ask) == AskedOf::Ours)
+        let (ours, others): (Vec<Ask>, Vec<Ask>) =
+            asks.into_iter().partition(|ask| self.device_claims.asked_of(ask) == AskedOf::Ours);
+        let in_numbers = |ask: &Ask| self.in_numbers(facts, ask, self.device_claims.asked_of(ask)).into_owned();
+        (ours, others.iter().map(in_numbers).collect())
     }
 
     /// Notes the kinds of changed pods. Places of a new kind are counted on all nodes.
@@ -322,7 +325,7 @@ impl DeviceClaims {
     /// A key that is equal for pods that ask for the same. What they call their requests does not matter.
     fn key_of_kind(&self, asks: &[Ask], has_more_of_ours: bool) -> Result<String, String> {
         let of_choice = |ask: &DevicesAsk| {
-            let count = (!ask.is_all).then_some(ask.count);
+            let count = (!ask.is_all || self.is_ours(ask)).then_some(ask.count);
             Ok(format!("{count:?} {}", self.criteria(ask)?.key()))
         };
         let of_ask = |ask: &Ask| {

@@ -128,8 +128,7 @@ impl Mirror {
         let mut asking = Vec::new();
         for name in &means.claimed.others {
             let claim = unallocated(name)?;
-            let ask = claim.ask.as_ref().map_err(Clone::clone)?;
-            asking.push(Asking { claim, ask, ours: of_ours.remove(name) });
+            asking.push(Asking { claim, ask: in_numbers(claim)?, ours: of_ours.remove(name) });
         }
         let (allocations, others) = self.allocate_others(&asking, &start.node)?;
         reservations.extend(asking.into_iter().zip(allocations).map(|(Asking { claim, .. }, allocation)| {

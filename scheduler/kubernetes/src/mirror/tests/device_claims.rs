@@ -125,6 +125,13 @@ impl World {
         self.claim(&claim, percent, Some(&uid), json!({}));
     }
 
+    /// A pod says that it is in a gang of so many.
+    fn join_gang(&mut self, pod: &str, gang: &str, size: usize) {
+        let annotations = json!({"aliquot.dev/gang": gang, "aliquot.dev/gang-size": size.to_string()});
+        self.pods.get_mut(pod).unwrap()["metadata"]["annotations"] = annotations;
+        self.show(pod);
+    }
+
     pub(super) fn change_claim(&mut self, name: &str, change: impl FnOnce(&mut Value)) {
         self.made += 1;
         let claim = self.claims.get_mut(name).unwrap();

@@ -19,7 +19,7 @@ use crate::dra::{
 /// A claim that is to be allocated, and that asks other drivers for devices.
 pub(in super::super) struct Asking<'a> {
     pub(in super::super) claim: &'a ClaimFacts,
-    pub(in super::super) ask: &'a Ask,
+    pub(in super::super) ask: Ask,
     /// `None`: it asks our driver for nothing.
     pub(in super::super) ours: Option<GivenOfOurs>,
 }

@@ -398,9 +398,11 @@ impl DeviceClaims {
         combination.asks.iter().enumerate().map(of_claim).collect()
     }
 
-    /// The devices of our driver on a node that a request selects.
+    /// The devices of our driver on a node that a request selects. For all of another number of devices than the node has it
+    /// selects none.
     pub(super) fn ours_on<'a>(&'a self, node: &str, ask: &DevicesAsk) -> impl Iterator<Item = OurDevice<'a>> {
-        let selection = self.selection(ask).ok();
+        let is_possible = !ask.is_all || self.all_on(ask, node) == Some(ask.count);
+        let selection = self.selection(ask).ok().filter(|_| is_possible);
         let pools = self.pools.on(node).filter(|(_, pool)| pool.is_complete);
         pools.flat_map(move |(key, pool)| {
             pool.devices.iter().filter_map(move |(name, device)| {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::World;
-use super::NIC;
+use super::{DRIVER, NIC};
 
 /// A request for administrative access.
 fn access() -> Value {
@@ -122,10 +122,7 @@ fn a_gang_of_administrators_is_on_one_card() {
     for number in 0..3 {
         let name = format!("member-{number}");
         world.pod_with_nic(&name, access());
-        let mut pod = world.pods[&name].clone();
-        pod["metadata"]["annotations"] = json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "3"});
-        world.pods.insert(name.clone(), pod);
-        world.show(&name);
+        world.join_gang(&name, "g", 3);
     }
     world.reconcile();
     assert_eq!(world.names_of_bound().len(), 3, "{:?}", world.log);
@@ -158,4 +155,22 @@ fn there_is_no_access_to_devices_of_ours() {
     assert!(world.bound().is_empty());
     let why = world.why_waiting("a");
     assert!(why.contains("adminAccess") && why.contains("gpu.aliquot.dev"), "{why}");
+}
+
+/// Kube-scheduler allocates such claims, and only it could allocate them anew.
+#[test]
+fn access_to_devices_of_ours_that_is_there_is_left_alone() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    for (name, driver, is_given_back) in [("ours", DRIVER, false), ("theirs", NIC, true)] {
+        world.claim(name, 10, None, access());
+        world.pod_with_claim(name, name, json!({"spec": {"schedulingGates": [{"name": "later"}]}}));
+        let user = json!({"resource": "pods", "name": name, "uid": world.uid(name)});
+        let result = json!({"request": "gpu", "driver": driver, "pool": "n", "device": "x", "adminAccess": true});
+        world.change_claim(name, |claim| {
+            claim["status"] = json!({"allocation": {"devices": {"results": [result]}}, "reservedFor": [user]});
+        });
+        let left_over = world.mirror.left_over_claims();
+        assert_eq!(left_over.iter().any(|of| of.claim.name == name), is_given_back, "{name}");
+    }
 }

@@ -163,11 +163,7 @@ impl World {
         for member in 0..size {
             let name = format!("g{member}");
             self.pod_with_near_card(&name, part);
-            let mut pod = self.pods[&name].clone();
-            pod["metadata"]["annotations"] =
-                json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": size.to_string()});
-            self.pods.insert(name.clone(), pod);
-            self.show(&name);
+            self.join_gang(&name, "g", size);
         }
     }
 }
@@ -481,16 +477,68 @@ fn classes_of_both_stand_for_resources_of_one_pod() {
     assert_eq!(drivers, [DRIVER, NIC, NIC]);
 }
 
-#[test]
-fn what_is_not_supported_of_a_claim_for_both_is_named() {
-    let mut world = with_two_roots();
-    let nic = json!({"name": "nic", "exactly": {"deviceClassName": NIC}});
-    let mut all = json!({"name": "gpu", "exactly": percent(10)});
+/// Requests for parts of all GPUs of a node and for a card.
+fn all_and_a_card(part: u32) -> Value {
+    let mut all = json!({"name": "gpu", "exactly": percent(part)});
     all["exactly"]["allocationMode"] = "All".into();
-    world.pod_of_both("all", json!([all, nic]), json!([]));
+    json!([all, {"name": "nic", "exactly": {"deviceClassName": NIC}}])
+}
+
+#[test]
+fn all_gpus_of_a_node_go_with_a_card() {
+    let mut world = World::new();
+    world.node_of_both("n", &[json!({}), json!({}), json!({})], &[json!({}), json!({})]);
+    world.node_of_both("m", &[json!({}), json!({})], &[]);
+    world.pod_of_both("a", all_and_a_card(60), json!([]));
     world.reconcile();
-    let text = "request \"gpu\": it has allocationMode \"All\"";
-    assert!(world.why_waiting("all").contains(text), "{}", world.why_waiting("all"));
+    assert_eq!(world.has("a"), ["gpu gpu-0", "gpu gpu-1", "gpu gpu-2", "nic nic-0"], "{}", world.why_waiting("a"));
+    // A card is left, and GPUs have too little room. Then a node gets cards.
+    world.pod_of_both("b", all_and_a_card(60), json!([]));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    world.cards_of("m", &[json!({})]);
+    world.reconcile();
+    assert_eq!(world.has("b"), ["gpu gpu-0", "gpu gpu-1", "nic nic-0"]);
+    let mut of_cards = all_and_a_card(30);
+    of_cards[1]["exactly"]["allocationMode"] = "All".into();
+    world.pod_of_both("c", of_cards, json!([]));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"], "a card of each node is taken");
+    world.delete("a");
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!(world.has("c"), ["gpu gpu-0", "gpu gpu-1", "gpu gpu-2", "nic nic-0", "nic nic-1"]);
+    assert!(world.mirror.knows_right_places());
+}
+
+#[test]
+fn all_gpus_of_a_node_are_near_a_card() {
+    let mut world = World::new();
+    world.node_of_both("n", &[of_root("a"), of_root("b")], &[of_root("a")]);
+    world.node_of_both("m", &[of_root("a"), of_root("a"), of_root("a")], &[of_root("b"), of_root("a")]);
+    world.pod_of_both("a", all_and_a_card(40), json!([same_root(&["gpu", "nic"])]));
+    world.reconcile();
+    assert_eq!(world.has("a"), ["gpu gpu-0", "gpu gpu-1", "gpu gpu-2", "nic nic-1"], "{}", world.why_waiting("a"));
+    world.pod_of_both("b", all_and_a_card(40), json!([same_root(&["gpu", "nic"])]));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    // The GPUs of a node are near its card by now.
+    world.gpus_of("n", &[of_root("a"), of_root("a"), of_root("a"), of_root("a")]);
+    world.reconcile();
+    assert_eq!(world.has("b"), ["gpu gpu-0", "gpu gpu-1", "gpu gpu-2", "gpu gpu-3", "nic nic-0"]);
+    assert!(world.mirror.knows_right_places());
+}
+
+#[test]
+fn a_claim_for_all_gpus_without_a_binding_is_given_back() {
+    let mut world = with_two_roots();
+    world.pod_of_both("a", all_and_a_card(60), json!([]));
+    world.wait_for_writes();
+    let Some(Write::Bind(binding)) = world.writes.pop() else { panic!("a is to be bound") };
+    assert!(world.reserve(&binding));
+    world.change_leader();
+    world.reconcile();
+    assert_eq!(world.log, ["a given back", "a to n"]);
 }
 
 #[test]

@@ -139,11 +139,7 @@ fn a_gang_starts_only_where_there_are_cards_for_all() {
         for member in 0..size {
             let name = format!("{gang}-{member}");
             world.pod_with_nic(&name, json!({}));
-            let mut pod = world.pods[&name].clone();
-            pod["metadata"]["annotations"] =
-                json!({"aliquot.dev/gang": gang, "aliquot.dev/gang-size": size.to_string()});
-            world.pods.insert(name.clone(), pod);
-            world.show(&name);
+            world.join_gang(&name, gang, size);
         }
         if gang == "small" {
             world.reconcile();

@@ -58,11 +58,7 @@ impl World {
         for number in 0..size {
             let name = format!("member-{number}");
             self.pod_with_nic(&name, json!({}));
-            let mut pod = self.pods[&name].clone();
-            pod["metadata"]["annotations"] =
-                json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": size.to_string()});
-            self.pods.insert(name.clone(), pod);
-            self.show(&name);
+            self.join_gang(&name, "g", size);
         }
     }
 }

@@ -24,6 +24,8 @@ struct Request {
     /// Percent of a GPU; `None`: it is for network cards.
     percent: Option<u32>,
     count: usize,
+    /// It is for all devices of the node.
+    is_all: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -50,11 +52,13 @@ impl Case {
         };
         let gpus = (0..1 + random(4)).map(|_| device(random, &[100, 100, 70, 20])).collect();
         let cards = (0..1 + random(3)).map(|_| device(random, &[100, 100, 0])).collect();
-        let mut requests = vec![Request { percent: Some(0), count: 1 }, Request { percent: None, count: 1 }];
-        requests.extend((0..random(3)).map(|_| Request { percent: (random(2) == 0).then_some(0), count: 1 }));
+        let one = |percent: Option<u32>| Request { percent, count: 1, is_all: false };
+        let mut requests = vec![one(Some(0)), one(None)];
+        requests.extend((0..random(3)).map(|_| one((random(2) == 0).then_some(0))));
         for request in &mut requests {
             request.percent = request.percent.map(|_| [30, 60, 100][random(3) as usize]);
             request.count = if random(4) == 0 { 2 } else { 1 };
+            request.is_all = random(8) == 0;
         }
         let first = random(requests.len() as u64) as usize;
         requests.rotate_left(first);
@@ -101,6 +105,7 @@ impl Case {
         let Some(request) = self.requests.get(given.len()) else { return self.is_right(given) };
         let all = self.devices(request).len();
         let ways: Vec<Vec<usize>> = match request.count {
+            _ if request.is_all => vec![(0..all).collect()],
             1 => (0..all).map(|one| vec![one]).collect(),
             _ => (0..all).flat_map(|one| (one + 1..all).map(move |other| vec![one, other])).collect(),
         };
@@ -135,7 +140,10 @@ impl Case {
         }
         let request = |(place, request): (usize, &Request)| {
             let mut exactly = request.percent.map_or_else(|| json!({"deviceClassName": NIC}), percent);
-            exactly["count"] = request.count.into();
+            match request.is_all {
+                true => exactly["allocationMode"] = "All".into(),
+                false => exactly["count"] = request.count.into(),
+            }
             json!({"name": format!("r{place}"), "exactly": exactly})
         };
         let rule = |rule: &Rule| {
@@ -190,7 +198,11 @@ fn a_claim_for_both_is_allocated_whenever_it_can_be() {
         if is_bound {
             served += 1;
             let given = case.given(&world);
-            let counts = given.iter().zip(&case.requests).all(|(given, request)| given.len() == request.count);
+            let count = |request: &Request| match request.is_all {
+                true => case.devices(request).len(),
+                false => request.count,
+            };
+            let counts = given.iter().zip(&case.requests).all(|(given, request)| given.len() == count(request));
             assert!(counts && case.is_right(&given), "case {number}: {given:?} for {case:?}");
         }
     }
