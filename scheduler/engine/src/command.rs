@@ -35,6 +35,13 @@ use crate::names::{ClaimUid, Generation, NodeName};
 pub trait Backend {
     /// Sends a command. It does not wait for the answer.
     fn carry_out(&mut self, command: Command);
+
+    /// Sends the commands of one moment: the starts of a gang are among the same ones.
+    fn carry_out_all(&mut self, commands: Vec<Command>) {
+        for command in commands {
+            self.carry_out(command);
+        }
+    }
 }
 
 /// A command to a node.

@@ -65,9 +65,7 @@ pub fn run(
         if let Some(batch) = save {
             store.save(&batch)?;
         }
-        for command in commands {
-            backend.carry_out(command);
-        }
+        backend.carry_out_all(commands);
         if let Some(view) = view {
             shown.set(view);
         }

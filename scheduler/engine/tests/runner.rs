@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 
 use aliquot_scheduler_core::placement::BestFit;
-use aliquot_scheduler_core::{Claim, NodeSpec, Request};
+use aliquot_scheduler_core::{Claim, NodeSpec, PodGroup, Request};
 use aliquot_scheduler_engine::{
     Backend, Batch, Command, Decisions, Engine, Generation, MemoryStore, Message, NodeReport, Observation, Order,
     Saved, Settings, Shown, Store, StoreError, run,
@@ -84,6 +84,42 @@ fn what_is_sent_and_acknowledged_was_saved_before() {
     assert_eq!(*log.lock().expect("nobody panics with the lock"), ["saved", "sent", "acknowledged true"]);
     let view = shown.get().expect("readers see something");
     assert!(view.claim(&"claim".into()).is_some());
+}
+
+/// Notes how many starts come together.
+struct Counting(Log);
+
+impl Backend for Counting {
+    fn carry_out(&mut self, _: Command) {
+        note(&self.0, "one alone");
+    }
+
+    fn carry_out_all(&mut self, commands: Vec<Command>) {
+        let starts = commands.iter().filter(|command| matches!(command.order, Order::Start { .. })).count();
+        if starts > 0 {
+            note(&self.0, format!("{starts} together"));
+        }
+    }
+}
+
+#[test]
+fn a_gang_is_sent_together() {
+    let log = Log::default();
+    let (sender, inbox) = mpsc::channel();
+    let send = |observation| sender.send(Message { observation, acknowledge: None }).expect("somebody listens");
+    send(Observation::Synced);
+    send(node());
+    let group = PodGroup { name: "gang".into(), min_members: 3, ..PodGroup::default() };
+    send(Observation::Group(group));
+    for name in ["a", "b", "c"] {
+        let claim = Claim { name: name.into(), pod_group: Some("gang".into()), ..Claim::default() };
+        send(Observation::Claim(name.into(), Box::new(claim)));
+    }
+    drop(sender);
+    let (mut store, mut backend) = (MemoryStore::default(), Counting(Arc::clone(&log)));
+    let done = run(engine(), &mut store, &mut backend, &Shown::default(), &inbox, || 1000);
+    assert!(done.is_ok(), "{done:?}");
+    assert_eq!(*log.lock().expect("nobody panics with the lock"), ["3 together"]);
 }
 
 struct Broken;

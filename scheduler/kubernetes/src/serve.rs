@@ -239,7 +239,15 @@ struct ApiServer {
 
 impl Backend for ApiServer {
     fn carry_out(&mut self, command: Command) {
-        if let Some(write) = self.shared.change(|mirror| mirror.command(command)) {
+        self.carry_out_all(vec![command]);
+    }
+
+    /// No write goes out before the mirror knows all of them: the members of a gang wait for each other's devices.
+    fn carry_out_all(&mut self, commands: Vec<Command>) {
+        let written =
+            |mirror: &mut Mirror| commands.into_iter().filter_map(|command| mirror.command(command)).collect();
+        let writes: Vec<Write> = self.shared.change(written);
+        for write in writes {
             // The writer ends only with the process.
             _ = self.writes.send(write);
         }

@@ -65,7 +65,7 @@ impl Mirror {
     pub(in super::super) fn give_up_waiting(&mut self, uid: &str, instance: Generation) {
         let is_meant = |known: &&KnownPod| known.instance.as_ref().is_some_and(|of| of.generation == instance);
         if self.pods.get(uid).filter(is_meant).is_some_and(is_on_its_way) {
-            let why = "its place was given to others before its devices were ready".to_owned();
+            let why = "it was to leave its place before it was bound".to_owned();
             self.device_claims.awaiting.given_up.insert(uid.to_owned(), why);
         }
     }

@@ -144,6 +144,21 @@ fn a_gang_is_bound_when_all_its_cards_are_ready() {
 }
 
 #[test]
+fn a_member_without_a_card_waits_for_the_others() {
+    let mut world = with_slow_cards(&["n"]);
+    world.gang_with_slow_cards(1);
+    world.pod("plain", 0, json!({}));
+    for name in ["member-0", "plain"] {
+        world.join_gang(name, "g", 2);
+    }
+    world.reconcile();
+    assert!(world.pool_of("member-0").is_some() && world.bound().is_empty(), "{:?}", world.log);
+    world.say_of("member-0", "Near");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["member-0", "plain"]);
+}
+
+#[test]
 fn a_gang_is_given_up_with_the_card_of_one_member() {
     let mut world = with_slow_cards(&["n", "m"]);
     world.gang_with_slow_cards(2);
