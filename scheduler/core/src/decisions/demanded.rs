@@ -40,13 +40,13 @@ struct Later {
 }
 
 /// Visits the units of a leaf queue in the order of rank, placed or pending, as long as `visit` goes on. `visit` is
-/// given the rank and the least charge of each. Where units are placed does not matter. Groups that lack members are
+/// given the rank, the claims and the least charge of each. Where units are placed does not matter. Groups that lack members are
 /// left out: they want nothing yet.
 pub(crate) fn each_demanded<B>(
     cluster: &Cluster,
     charges: &mut ClassCharges,
     queue: QueueId,
-    mut visit: impl FnMut(Rank, &Charge) -> ControlFlow<B>,
+    mut visit: impl FnMut(Rank, &mut dyn Iterator<Item = ClaimId>, &Charge) -> ControlFlow<B>,
 ) -> ControlFlow<B> {
     let Some(queue) = cluster.queue(queue) else { return ControlFlow::Continue(()) };
     let mut placed = queue.placed().iter().map(|turn| (*turn, None)).peekable();
@@ -70,7 +70,7 @@ pub(crate) fn each_demanded<B>(
             for claim in std::mem::take(&mut later.beyond).into_values().flatten() {
                 let Some(group) = cluster.group_of(claim).and_then(|group| cluster.group(group)) else { continue };
                 let rank = Rank::new(later.priority, group.sequence(), cluster.sequence(claim));
-                visit(rank, &charges.of_claims(cluster, &[claim]))?;
+                visit(rank, &mut std::iter::once(claim), &charges.of_claims(cluster, &[claim]))?;
             }
         }
         let Some((turn, single)) = next else { return ControlFlow::Continue(()) };
@@ -78,12 +78,12 @@ pub(crate) fn each_demanded<B>(
         later.priority = turn.priority.0;
         let rank = Rank::new(turn.priority.0, turn.sequence, None);
         if let Some(single) = single {
-            visit(rank, charges.of(cluster, single.class))?;
+            visit(rank, &mut group.members(), charges.of(cluster, single.class))?;
         } else if !group.is_declared() {
             let claims: Vec<ClaimId> = group.members().collect();
-            visit(rank, &charges.of_claims(cluster, &claims))?;
+            visit(rank, &mut claims.iter().copied(), &charges.of_claims(cluster, &claims))?;
         } else if let Some((core, beyond)) = group.demanded_parts() {
-            visit(rank, &charges.of_claims(cluster, &core))?;
+            visit(rank, &mut core.iter().copied(), &charges.of_claims(cluster, &core))?;
             later.beyond.insert(turn.sequence, beyond);
         }
     }

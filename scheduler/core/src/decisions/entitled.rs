@@ -230,7 +230,7 @@ impl Entitled {
 /// The first unit, placed or pending, with which the queue would have more than `guaranteed`.
 fn first_beyond(cluster: &Cluster, charges: &mut ClassCharges, queue: QueueId, guaranteed: &[u64]) -> Option<Rank> {
     let mut wanted = Amounts::default();
-    let beyond = each_demanded(cluster, charges, queue, |rank, charge| {
+    let beyond = each_demanded(cluster, charges, queue, |rank, _, charge| {
         if !fits(guaranteed, &wanted, charge) {
             return ControlFlow::Break(rank);
         }

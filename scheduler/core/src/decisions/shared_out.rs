@@ -152,9 +152,10 @@ impl Sizes<'_> {
             false => 0,
         };
         let mut used = Amounts::default();
-        let mut is_flexible = false;
+        let (mut is_flexible, mut arrival) = (false, 0);
         let left = |used: &Amounts, number: usize| entitled[number].fair_share.saturating_sub(used.get(number));
-        let _: ControlFlow<()> = each_demanded(self.cluster, &mut self.charges, id, |rank, charge| {
+        let _: ControlFlow<()> = each_demanded(self.cluster, &mut self.charges, id, |_, claims, charge| {
+            arrival = claims.filter_map(|claim| self.cluster.sequence(claim)).fold(arrival, u64::max);
             is_flexible |= charge.device_core() > 0 && charge.models().next().is_none();
             let parts = || charge.parts().filter(|(number, _)| is_shared.get(*number) == Some(&true));
             if parts().all(|(number, amount)| amount <= left(&used, number)) {
@@ -163,7 +164,7 @@ impl Sizes<'_> {
             }
             let parts: Vec<(usize, u64)> = parts().collect();
             if queue.next.len() < SIZES_MAX && queue.next.iter().all(|unit| unit.parts != parts) {
-                queue.next.push(RoundedUnit { parts, arrival: rank.group });
+                queue.next.push(RoundedUnit { parts, arrival });
             }
             // What is left is too little for any claim.
             let is_full = is_shared[DEVICE_CORE] && left(&used, DEVICE_CORE) < least_core;

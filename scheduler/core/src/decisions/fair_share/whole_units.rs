@@ -30,7 +30,8 @@ pub(crate) struct RoundedQueue {
 pub(crate) struct RoundedUnit {
     /// What it takes, as (resource, amount) pairs.
     pub(crate) parts: Vec<(usize, u64)>,
-    /// Its group's number in the order in which groups were added.
+    /// The number of the latest claim among it and the units before it, in the order in which claims were added. A unit
+    /// comes only after those before it.
     pub(crate) arrival: u64,
 }
 
@@ -40,8 +41,8 @@ pub(crate) struct RoundedUnit {
 /// * The given shares never exceed the total, nor, below a queue, that queue's share.
 /// * A queue's share is never less than what its units can use of it.
 /// * Queues are raised in this order: first those whose unit is within their quota, then those of higher priority, then
-///   those that will be least beyond their share, then those whose unit arrived first. So of two equal queues, the one
-///   whose unit runs already keeps its place, because that unit is nearly always the older one.
+///   those that will be least beyond their share, then those whose units arrived first. So of two equal queues, the one
+///   whose units run already keeps its place, because these are nearly always the older ones.
 pub(crate) fn round_up(totals: &[Option<u64>], queues: &[RoundedQueue], shares: &mut [Vec<u64>]) {
     if queues.iter().all(|queue| queue.next.is_empty()) {
         return;

@@ -1,6 +1,6 @@
 //! Shares that are not a whole number of claims: no claim waits for ever because of the rest of a share.
 
-use aliquot_scheduler_core::{Allowance, ClaimId};
+use aliquot_scheduler_core::{Allowance, Claim, ClaimId};
 
 use crate::kit::{Kit, evicted, gang, part, quota, train, whole};
 
@@ -117,6 +117,32 @@ fn an_equal_queue_does_not_evict_a_large_claim_that_came_first() {
     kit.claim(train("first", whole(5)));
     assert!(kit.converge().is_empty());
     assert_eq!(kit.running(&[two, seven]), 2);
+}
+
+#[test]
+fn a_member_that_came_late_does_not_evict_by_the_age_of_its_gang() {
+    let mut kit = Kit::of_nodes(1, 3);
+    ["first", "second"].iter().for_each(|name| kit.queue(name, quota(0)));
+    kit.group(gang("elastic", "first", 1));
+    let member = |kit: &mut Kit| kit.claim(Claim { pod_group: Some("elastic".into()), ..train("first", whole(1)) });
+    let core = member(&mut kit);
+    let others = kit.claims(2, &train("second", whole(1)));
+    kit.converge();
+    let late = member(&mut kit);
+    assert!(kit.converge().is_empty());
+    assert_eq!((kit.running(&[core]), kit.running(&others), kit.running(&[late])), (1, 2, 0));
+}
+
+#[test]
+fn an_urgent_claim_makes_no_room_for_the_claims_behind_it() {
+    let mut kit = Kit::of_nodes(1, 3);
+    ["first", "second"].iter().for_each(|name| kit.queue(name, quota(0)));
+    let own = kit.claim(train("first", whole(1)));
+    let others = kit.claims(2, &train("second", whole(1)));
+    kit.converge();
+    let urgent = kit.claim(Claim { priority: 75, ..train("first", whole(1)) });
+    assert_eq!(evicted(&kit.converge()), [own]);
+    assert_eq!((kit.running(&[urgent]), kit.running(&others)), (1, 2));
 }
 
 #[test]
