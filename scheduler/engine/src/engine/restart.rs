@@ -126,7 +126,7 @@ impl Engine {
         nodes: &BTreeMap<NodeName, NodeRecord>,
     ) -> (Vec<Restored>, Vec<Restored>) {
         let now_ms = self.now_ms;
-        let mut wanted: Vec<(u64, usize, Restored)> = Vec::with_capacity(claims.len());
+        let mut wanted: Vec<((u64, bool, usize), Restored)> = Vec::with_capacity(claims.len());
         let mut strays = Vec::new();
         for (uid, (number, claim)) in claims {
             let key = ClaimKey { uid, stray: None };
@@ -137,16 +137,18 @@ impl Engine {
                 strays.push((key.uid.clone(), ended));
             }
             record.is_ended = false;
-            wanted.push((record.added_ms, number, Restored { key, claim, record, resized_to: None }));
+            // Of claims that came in the same moment, those that run came first: otherwise one could evict the other.
+            let came = (record.added_ms, record.instance.is_none(), number);
+            wanted.push((came, Restored { key, claim, record, resized_to: None }));
         }
-        wanted.sort_unstable_by_key(|(added_ms, number, _)| (*added_ms, *number));
+        wanted.sort_unstable_by_key(|(came, _)| *came);
         for (key, record) in records {
             strays.extend(record.instance.map(|instance| (key.uid.clone(), instance)));
             self.unsaved.removed.push(key);
         }
         let unbounded = self.without_bounds();
         let (mut entering, mut parked) = (Vec::new(), Vec::new());
-        for (_, _, mut restored) in wanted {
+        for (_, mut restored) in wanted {
             let resize = restored.record.resize.as_ref().filter(|_| restored.record.instance.is_some());
             let mut runs_as = Arc::clone(&restored.claim);
             if let Some(resize) = resize {
