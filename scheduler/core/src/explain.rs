@@ -151,7 +151,7 @@ impl Scheduler {
         let mut refused: Option<Refusal> = None;
         for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
             match make_way(action, &mut cluster, &mut context, unit) {
-                Ok(steps) => {
+                Ok((steps, _)) => {
                     let others = steps.iter().filter(|step| !matches!(step, Step::Place { .. })).map(Step::claim);
                     return Ok(others.map(|claim| named(&cluster, claim)).collect());
                 }

@@ -60,6 +60,8 @@ pub struct Standing {
 ///   the unit's queue rises in the order of rank, and no other queue's guaranteed set changes.
 /// - Reclaim by the fair share takes only units that are borrowed and not guaranteed, for a unit that is entitled. No
 ///   guaranteed set falls, the entitled set of the unit's queue rises, and no other queue's entitled set changes.
+/// - Reclaim that also takes units of the unit's own queue takes only those of later rank, and takes guaranteed ones
+///   only for a unit that is guaranteed. So the sets of the unit's queue still rise at the unit's rank.
 /// - Preemption takes only units of later rank. If the unit would itself be borrowed, it takes only borrowed ones. If
 ///   the unit would not be guaranteed, it takes none that are guaranteed. The set rises at the unit's rank, and changes
 ///   otherwise only after it.
@@ -206,6 +208,37 @@ impl Entitled {
         let mut held = self.held_before(right, rank);
         same.into_iter().for_each(|same| held.add(&same.charge));
         accepted.allows(&held, charge)
+    }
+
+    /// The units of lower priority that are borrowed, or would be if a unit of this rank that takes `charge` were
+    /// placed.
+    pub(crate) fn displaced_by(&self, rank: Rank, charge: &Charge) -> BTreeSet<Rank> {
+        let right = Right::FairShare;
+        let accepted = &self.accepted[right as usize];
+        let mut held = self.held_before(right, rank);
+        held.add(charge);
+        let (mut cores_out, mut displaced) = (BTreeSet::new(), BTreeSet::new());
+        for (of, placed) in self.units.range(rank..) {
+            if *of == rank {
+                held.add(&placed.charge);
+                continue;
+            }
+            let core_is_out = match of.core() > rank {
+                true => of.elastic && cores_out.contains(&of.group),
+                false => self.core_is_out(right, *of),
+            };
+            if accepted.judge(placed, core_is_out, &held) == Verdict::Within {
+                held.add(&placed.charge);
+                continue;
+            }
+            if !of.elastic {
+                cores_out.insert(of.group);
+            }
+            if of.priority > rank.priority {
+                displaced.insert(*of);
+            }
+        }
+        displaced
     }
 
     /// All units, in order.

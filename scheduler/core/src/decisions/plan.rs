@@ -130,6 +130,8 @@ pub(crate) enum Refusal {
     },
     /// It would exceed a limit.
     Limit(Exceeded),
+    /// The units that would be evicted for it could take their places back from other queues.
+    Unsettled,
     /// There would be room, but too much would be evicted for it; see
     /// [`Settings::disruption_per_mille`](crate::Settings::disruption_per_mille).
     TooDisruptive,
@@ -151,7 +153,7 @@ impl Refusal {
     /// Of two actions' refusals, the one that says more about what would have to change.
     pub(crate) fn more_telling(self, other: Self) -> Self {
         let telling = |refusal: &Self| match refusal {
-            Self::NothingToTake => 0,
+            Self::NothingToTake | Self::Unsettled => 0,
             Self::AboveFairShare { .. } => 1,
             Self::Limit(_) => 2,
             Self::TooDisruptive => 3,

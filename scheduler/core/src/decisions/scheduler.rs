@@ -76,7 +76,7 @@ impl Scheduler {
         let shares = Shares::of(cluster, self.settings.usage_weight);
         let mut plan = Plan::default();
         for (group, steps) in relieve(cluster) {
-            plan.add(steps, Action::Relieve, group);
+            plan.add(cluster, steps, Action::Relieve, group);
         }
         let waiting = self.allocate(cluster, &shares, &mut plan);
         self.make_way(cluster, &shares, waiting, &mut plan);
@@ -123,7 +123,7 @@ impl Scheduler {
             };
             // The group is looked at again: by then the failure is known, and another member may fit.
             match placed {
-                Ok(steps) => plan.add(steps, Action::Allocate, unit.group),
+                Ok(steps) => plan.add(cluster, steps, Action::Allocate, unit.group),
                 Err(obstacle) => hopeful.failures.note(cluster, &unit, obstacle),
             }
             turns.advance(next, cluster, shares, &mut hopeful);
@@ -148,7 +148,7 @@ impl Scheduler {
             plan.pending.retain(|pending| !placed.contains(&pending.group) || waits(pending.group));
         }
         for (group, steps) in evict_stale(cluster, &mut context) {
-            plan.add(steps, Action::StaleGang, group);
+            plan.add(cluster, steps, Action::StaleGang, group);
         }
         context.finish(cluster);
         plan.add_displaced(cluster);
@@ -250,7 +250,13 @@ impl Plan {
         }
     }
 
-    pub(crate) fn add(&mut self, steps: Vec<Step>, action: Action, group: GroupId) {
-        self.steps.extend(steps.into_iter().map(|step| PlannedStep { step, action, for_group: Some(group) }));
+    pub(crate) fn add(&mut self, cluster: &Cluster, steps: Vec<Step>, action: Action, group: GroupId) {
+        self.steps.extend(steps.into_iter().map(|step| {
+            let action = match step {
+                Step::Place { .. } => action,
+                Step::Evict { claim, .. } | Step::Move { claim, .. } => cluster.action_on(claim, action, Some(group)),
+            };
+            PlannedStep { step, action, for_group: Some(group) }
+        }));
     }
 }

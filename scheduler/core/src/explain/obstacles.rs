@@ -51,7 +51,7 @@ pub(crate) fn find(trial: &mut Trial, shares: &Shares, unit: &Unit, refusal: Opt
     if let Some(refusal) = refusal.filter(|_| is_matter_of_room) {
         let cluster = trial.cluster();
         reasons.extend(match refusal {
-            Refusal::NothingToTake => fairness::nothing_to_reclaim(cluster, shares, unit),
+            Refusal::NothingToTake | Refusal::Unsettled => fairness::nothing_to_reclaim(cluster, shares, unit),
             Refusal::Limit(_) => None,
             _ => refused(cluster, unit, &refusal),
         });

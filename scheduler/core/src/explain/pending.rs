@@ -42,7 +42,7 @@ impl Pending {
 /// Why no claim makes way for a unit; `None` if there is no claim that could.
 pub(crate) fn refused(cluster: &Cluster, unit: &Unit, refusal: &Refusal) -> Option<Reason> {
     Some(match *refusal {
-        Refusal::NothingToTake => return None,
+        Refusal::NothingToTake | Refusal::Unsettled => return None,
         Refusal::AboveFairShare { resource, fair_share } => {
             let own = cluster.queue(unit.queue)?;
             let held = own.allocated().get(resource);

@@ -98,7 +98,9 @@ impl<'a> Statement<'a> {
     /// Makes the changes part of the plan under way, which further statements continue, and returns their net steps.
     /// The steps to carry out, and the claims that can start, are known when [the plan is final](crate::Plan).
     pub(crate) fn keep(mut self, cause: &Displacement) -> Vec<Step> {
-        self.decide(cause)
+        let steps = self.decide(cause);
+        self.cluster.correct_causes(&steps);
+        steps
     }
 
     /// The claims that this statement has placed or evicted.

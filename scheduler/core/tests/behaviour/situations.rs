@@ -11,6 +11,7 @@ mod indivisible;
 mod mixed_gangs;
 mod models;
 mod one_plan;
+mod own_and_others;
 mod peers;
 mod preempt;
 mod reclaim;

@@ -11,6 +11,7 @@ use crate::vocabulary::queue_spec::QueueId;
 
 use super::least_disruption::Candidate;
 use super::selection::{Measure, VictimSelection};
+use super::victims::Victim;
 
 /// What a trial has taken already.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +43,8 @@ pub(super) struct Bounds<'a> {
     pub(super) needs: &'a [usize],
     /// The most that may be evicted, in the measure, if it is more than one unit.
     pub(super) amount_max: u64,
+    /// What spared units of the unit's own queue hold. It does not count when the queue's share is judged.
+    pub(super) spared: Charge,
     /// Why a set of victims was not taken although it would have made room.
     pub(super) refusal: Option<Refusal>,
 }
@@ -62,28 +65,40 @@ impl Bounds<'_> {
         before: Taken,
         candidate: &Candidate<'_>,
     ) -> bool {
-        self.leaves_shares(cluster, selection, candidate.set)
+        self.takes_from_others(selection, before, candidate.set)
+            && self.leaves_shares(cluster, selection, candidate.set)
             && self.is_bounded(before, candidate.set.len(), candidate.disruption.amount)
             && self.keeps_limits(cluster, selection, candidate)
             && self.keeps_fair_share(cluster, selection, before, candidate)
     }
 
-    /// Whether each victim's queue, when the victim's turn to go comes, holds too much of a needed resource that the
-    /// victim holds.
+    /// Whether reclaim for a single claim takes anything from another queue: what the own queue can give alone is a
+    /// matter of preemption.
+    fn takes_from_others(&self, selection: &VictimSelection<'_>, before: Taken, set: &[usize]) -> bool {
+        let is_others = |victim: &Victim| selection.queue(victim) != Some(self.unit.queue);
+        let mut victims = set.iter().filter_map(|number| selection.get(*number));
+        self.action != Action::Reclaim || before.victims > 0 || self.unit.claims.len() > 1 || victims.any(is_others)
+    }
+
+    /// Whether each victim of another queue is one that its queue can give: when the victim's turn to go comes, its
+    /// queue holds too much of a needed resource that the victim holds.
     pub(super) fn leaves_shares(&self, cluster: &Cluster, selection: &VictimSelection<'_>, set: &[usize]) -> bool {
         if self.action != Action::Reclaim {
             return true;
         }
         set.iter().enumerate().all(|(place, number)| {
             let Some(victim) = selection.get(*number) else { return false };
-            let Some(queue) = selection.victims().queues().get(victim.queue) else { return false };
-            let Some(state) = cluster.queue(*queue) else { return false };
+            let Some(queue) = selection.queue(victim) else { return false };
+            if queue == self.unit.queue {
+                return true;
+            }
+            let Some(state) = cluster.queue(queue) else { return false };
             let gone = set.iter().take(place).filter_map(|number| selection.get(*number));
             let gone = gone.filter(|other| other.queue == victim.queue);
             self.needs.iter().any(|resource| {
                 let taken = gone.clone().map(|other| other.charge.get(*resource)).fold(0, u64::saturating_add);
                 let held = state.allocated().get(*resource).saturating_sub(taken);
-                victim.charge.get(*resource) > 0 && held > self.shares.by_right(self.right, *queue, *resource)
+                victim.charge.get(*resource) > 0 && held > self.shares.by_right(self.right, queue, *resource)
             })
         })
     }
@@ -103,11 +118,11 @@ impl Bounds<'_> {
     fn keeps_limits(&mut self, cluster: &Cluster, selection: &VictimSelection<'_>, candidate: &Candidate<'_>) -> bool {
         let victims = || candidate.set.iter().filter_map(|number| selection.get(*number));
         let freed = |queue: QueueId, resource: usize| {
-            let below = |of: &usize| {
-                let of = selection.victims().queues().get(*of);
-                of.is_some_and(|of| cluster.queues().path(*of).any(|(above, _)| above == queue))
+            let below = |victim: &&Victim| {
+                let of = selection.queue(victim);
+                of.is_some_and(|of| cluster.queues().path(of).any(|(above, _)| above == queue))
             };
-            let freed = victims().filter(|victim| below(&victim.queue)).map(|victim| victim.charge.get(resource));
+            let freed = victims().filter(below).map(|victim| victim.charge.get(resource));
             freed.fold(0, u64::saturating_add)
         };
         let mut passed = limits::exceeded(cluster, self.unit.queue, candidate.charge, self.preemptible, false);
@@ -133,11 +148,14 @@ impl Bounds<'_> {
     ) -> bool {
         let mut charge = self.unit.charge(cluster);
         charge.add(candidate.charge);
+        let victims = || candidate.set.iter().filter_map(|number| selection.get(*number));
+        let is_own = |victim: &&Victim| selection.queue(victim) == Some(self.unit.queue);
         let held = |number: usize| {
             let held = cluster.queue(self.unit.queue).map_or(0, |queue| queue.allocated().get(number));
-            held.saturating_add(candidate.charge.get(number))
+            let freed = victims().filter(is_own).map(|victim| victim.charge.get(number));
+            let freed = freed.fold(0, u64::saturating_add);
+            held.saturating_sub(freed).saturating_add(candidate.charge.get(number))
         };
-        let victims = || candidate.set.iter().filter_map(|number| selection.get(*number));
         let taken = Taken {
             entitled: before.entitled || victims().any(|victim| victim.entitled),
             guaranteed: before.guaranteed || victims().any(|victim| victim.guaranteed),
@@ -152,7 +170,10 @@ impl Bounds<'_> {
 
     /// Whether the unit, as a trial has placed it, may take from the evicted units.
     pub(super) fn judge(&self, cluster: &Cluster, taken: Taken) -> Result<(), Refusal> {
-        let held = |number: usize| cluster.queue(self.unit.queue).map_or(0, |queue| queue.allocated().get(number));
+        let held = |number: usize| {
+            let held = cluster.queue(self.unit.queue).map_or(0, |queue| queue.allocated().get(number));
+            held.saturating_sub(self.spared.get(number))
+        };
         self.above_share(&self.unit.charge(cluster), held, taken).map_or(Ok(()), Err)
     }
 

@@ -13,11 +13,12 @@ use crate::decisions::shares::{Right, Shares};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
+use crate::state::resources::Charge;
 use crate::state::statement::Statement;
 use crate::vocabulary::claim::Action;
 use crate::vocabulary::share::Share;
 
-use super::bounds::Bounds;
+use super::bounds::{Bounds, Taken};
 use super::context::ActionResult;
 use super::evicting::Evicting;
 use super::finder::{Finder, could_fit};
@@ -37,6 +38,8 @@ pub(super) struct Attempt<'a> {
     /// All units that could be evicted. `takes` says which of them may be evicted for this unit.
     pub(super) victims: &'a Victims,
     pub(super) takes: Takes,
+    /// Whether the unit is refused if the evicted units of its own queue could take their places back from others.
+    pub(super) must_settle: bool,
     /// The placed units of the unit's queue.
     pub(super) own: &'a Entitled,
     pub(super) shares: &'a Shares,
@@ -52,7 +55,7 @@ impl Attempt<'_> {
         searches: &mut Searches<'_>,
         frontiers: &mut Frontiers,
     ) -> ActionResult {
-        let Self { action, right, unit, needs, victims, takes, own, shares, settings } = self;
+        let Self { action, right, unit, needs, victims, takes, must_settle, own, shares, settings } = self;
         let selection = VictimSelection::new(victims, takes.queues(), |victim| takes.allows(victim));
         if selection.is_empty() {
             return Err(Refusal::NothingToTake);
@@ -77,18 +80,28 @@ impl Attempt<'_> {
             least,
             needs,
             amount_max: u64::try_from(asked).unwrap_or(u64::MAX),
+            spared: Charge::default(),
             refusal: None,
         };
         let own_share = share(cluster, shares, unit.queue, Some(&bounds.least), bounds.asked_of());
         let finder = Finder::new(search, unit);
         let (evicted, before) = (BTreeSet::new(), BTreeMap::new());
-        let mut room = Evicting { selection, takes: &takes, frontiers, finder, bounds, evicted, before };
+        let for_share = BTreeSet::new();
+        let mut room = Evicting { selection, takes: &takes, frontiers, finder, bounds, evicted, for_share, before };
         let mut statement = Statement::new(cluster);
         let placed = room.place(&mut statement, engine);
         searches.end(action, unit.group, &room.finder.search, placed.is_ok());
         placed?;
         let taken = room.taken(statement.cluster());
         room.bounds.judge(statement.cluster(), room.sum(&taken))?;
+        if !room.bounds.is_bounded(Taken::default(), taken.len(), room.sum(&taken).amount) {
+            return Err(Refusal::TooDisruptive);
+        }
+        // What the own queue can give alone is a matter of preemption.
+        let is_own_alone = action == Action::Reclaim && room.is_own(&taken);
+        if is_own_alone || (must_settle && room.leaves_a_right(statement.cluster(), &taken)) {
+            return Err(Refusal::Unsettled);
+        }
         because.shares = own_share.into_iter().chain(room.shares_before(&taken)).collect();
         room.find_elsewhere(&mut statement, engine, &taken);
         Ok(statement.keep(&because))
@@ -98,6 +111,7 @@ impl Attempt<'_> {
 impl Evicting<'_> {
     fn place(&mut self, statement: &mut Statement<'_>, engine: &mut Engine<Box<dyn Policy>>) -> Result<(), Refusal> {
         let (start, unit) = (statement.savepoint(), self.bounds.unit);
+        self.keep_share(statement)?;
         self.keep_limits(statement).map_err(Refusal::Limit)?;
         let is_bounded = statement.savepoint() != start;
         if !is_bounded && let Some(found) = self.place_by_best_set(statement, engine) {
@@ -118,10 +132,17 @@ impl Evicting<'_> {
 
     /// What the other queues that lose these victims held before.
     fn shares_before(&self, taken: &[usize]) -> Vec<Share> {
-        let queues = self.selection.victims().queues();
-        let givers = taken.iter().filter_map(|number| queues.get(self.selection.get(*number)?.queue));
-        let givers: BTreeSet<_> = givers.filter(|queue| **queue != self.bounds.unit.queue).collect();
-        givers.into_iter().filter_map(|queue| self.before.get(queue).cloned().flatten()).collect()
+        let givers = taken.iter().filter_map(|number| self.selection.queue(self.selection.get(*number)?));
+        let givers: BTreeSet<_> = givers.filter(|queue| *queue != self.bounds.unit.queue).collect();
+        givers.into_iter().filter_map(|queue| self.before.get(&queue).cloned().flatten()).collect()
+    }
+
+    /// Whether the unit's queue would stay within its fair share with one of these victims back in place. Then the
+    /// victim could take a place from a queue that holds too much.
+    fn leaves_a_right(&self, cluster: &Cluster, taken: &[usize]) -> bool {
+        let (shares, queue) = (self.bounds.shares, self.bounds.unit.queue);
+        let mut victims = taken.iter().filter_map(|number| self.selection.get(*number));
+        victims.any(|victim| shares.exceeded(cluster, queue, &victim.charge).is_none())
     }
 
     /// Places evicted units elsewhere if there is room for them and they take no more than before, though perhaps of
@@ -130,7 +151,11 @@ impl Evicting<'_> {
         let mut last_first = taken.to_vec();
         if taken.len() > 1 {
             let order = self.order(statement.cluster());
-            last_first.sort_by_cached_key(|number| Reverse(self.selection.goes(&order, *number)));
+            // Units within their queue's share go before borrowed ones: they could take the place back from these.
+            last_first.sort_by_cached_key(|number| {
+                let is_within = self.selection.get(*number).map(|victim| (victim.guaranteed, victim.entitled));
+                Reverse((is_within, self.selection.goes(&order, *number)))
+            });
         }
         for victim in last_first.into_iter().filter_map(|number| self.selection.get(number)) {
             // Without its core, no member beyond it is placed. The rest of a gang is not started elsewhere: it would do

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::gang::{FreeRoom, MakeRoom, place_unit};
 use crate::decisions::placement::{Engine, PeerRules, Policy};
+use crate::decisions::plan::Refusal;
 use crate::decisions::queue_share::share;
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
 use crate::state::statement::{Savepoint, Statement};
-use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
+use crate::vocabulary::claim::{Action, Allocation, ClaimId, NodeId};
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::share::Share;
@@ -31,6 +32,9 @@ pub(super) struct Evicting<'a> {
     pub(super) bounds: Bounds<'a>,
     /// The victims that were evicted at any time, even if they were put back.
     pub(super) evicted: BTreeSet<usize>,
+    /// Those of them that had to go for the share of the unit's queue. Some may return in the end, so they do not count
+    /// in the bounds of the search.
+    pub(super) for_share: BTreeSet<usize>,
     /// What queues held before anything was taken from them.
     pub(super) before: BTreeMap<QueueId, Option<Share>>,
 }
@@ -58,6 +62,15 @@ impl Evicting<'_> {
         }
     }
 
+    /// Whether all of these victims are of the unit's own queue.
+    pub(super) fn is_own(&self, victims: &[usize]) -> bool {
+        let queue = self.bounds.unit.queue;
+        victims
+            .iter()
+            .filter_map(|number| self.selection.get(*number))
+            .all(|of| self.selection.queue(of) == Some(queue))
+    }
+
     /// The order in which queues now give units.
     pub(super) fn order(&self, cluster: &Cluster) -> QueueOrder {
         self.selection.order_of_queues(cluster, self.bounds.shares)
@@ -67,10 +80,10 @@ impl Evicting<'_> {
     pub(super) fn evict(&mut self, statement: &mut Statement<'_>, number: usize) {
         let Some(victim) = self.selection.get(number) else { return };
         self.evicted.insert(number);
-        if let Some(queue) = self.selection.victims().queues().get(victim.queue) {
+        if let Some(queue) = self.selection.queue(victim) {
             let bounds = &self.bounds;
-            let held = || share(statement.cluster(), bounds.shares, *queue, None, bounds.asked_of());
-            self.before.entry(*queue).or_insert_with(held);
+            let held = || share(statement.cluster(), bounds.shares, queue, None, bounds.asked_of());
+            self.before.entry(queue).or_insert_with(held);
         }
         for claim in victim.claims() {
             if statement.cluster().allocation(claim).is_some() {
@@ -90,22 +103,43 @@ impl Evicting<'_> {
             if exceeded.is_quota {
                 return Err(exceeded);
             }
-            let next = self.next_below(cluster, exceeded);
+            let next = self.next_below(cluster, exceeded.queue, exceeded.resource);
             self.evict(statement, next.ok_or(exceeded)?);
         }
     }
 
-    /// The first victim to go among those that hold some of the resource whose limit is exceeded.
-    fn next_below(&mut self, cluster: &Cluster, exceeded: Exceeded) -> Option<usize> {
+    /// Evicts units of the unit's own queue until the queue stays within its fair share with the unit.
+    pub(super) fn keep_share(&mut self, statement: &mut Statement<'_>) -> Result<(), Refusal> {
+        if self.bounds.action != Action::Reclaim {
+            return Ok(());
+        }
+        let (shares, queue) = (self.bounds.shares, self.bounds.unit.queue);
+        let own = self.selection.all().filter(|number| self.is_own(&[*number]));
+        let mut own: Vec<usize> = own.collect();
+        self.finder.search.note(own.len());
+        while let Some(resource) = shares.exceeded(statement.cluster(), queue, &self.bounds.least) {
+            // The last one in rank goes first. What cannot go now cannot go later either.
+            let next = own.pop().ok_or(Refusal::above(shares, queue, resource))?;
+            let Some(victim) = self.selection.get(next) else { continue };
+            let cluster = statement.cluster();
+            let may_go = Spares::new(cluster, self.selection.victims()).allow(victim, std::iter::empty());
+            if may_go && victim.charge.get(resource) > 0 && !victim.is_gone(cluster) {
+                self.for_share.insert(next);
+                self.evict(statement, next);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first victim to go in a queue, or in a queue below it, that holds some of a resource.
+    fn next_below(&mut self, cluster: &Cluster, queue: QueueId, resource: usize) -> Option<usize> {
         let selection = &self.selection;
-        let below = |queue: &QueueId| cluster.queues().path(*queue).any(|(id, _)| id == exceeded.queue);
+        let below = |of: &QueueId| cluster.queues().path(*of).any(|(id, _)| id == queue);
         let below: Vec<bool> = selection.victims().queues().iter().map(below).collect();
         let order = self.order(cluster);
         let taken = self.sum(&self.taken(cluster));
         let is_useful = |victim: &Victim| {
-            below.get(victim.queue) == Some(&true)
-                && victim.charge.get(exceeded.resource) > 0
-                && !victim.is_gone(cluster)
+            below.get(victim.queue) == Some(&true) && victim.charge.get(resource) > 0 && !victim.is_gone(cluster)
         };
         let useful = selection.all().filter(|number| selection.get(*number).is_some_and(is_useful));
         let mut useful: Vec<usize> = useful.collect();
@@ -132,7 +166,9 @@ impl Evicting<'_> {
         among: Option<&[NodeId]>,
     ) -> Option<(NodeId, Vec<usize>)> {
         let order = self.order(cluster);
-        let before = self.sum(&self.taken(cluster));
+        let mut before = self.taken(cluster);
+        before.retain(|number| !self.for_share.contains(number));
+        let before = self.sum(&before);
         let Self { selection, takes, frontiers, finder, bounds, .. } = self;
         let purpose = Purpose { class: cluster.class_of(claim)?, measure: bounds.measure, takes: takes.clone() };
         let request = &cluster.claim(claim)?.request;
@@ -149,6 +185,8 @@ impl Evicting<'_> {
         let mut seeker = Least { cluster, selection, bounds, before, best: None };
         match among {
             Some(_) => finder.each_node(&mut question, among, &mut seeker),
+            // A frontier is worth its cost only if units of the same kind use it, too.
+            None if takes.is_of_one_unit() => finder.each_node(&mut question, None, &mut seeker),
             None => {
                 let frontier = frontiers.get(cluster, selection, &purpose);
                 finder.each_promising_node(&mut question, frontier, &mut seeker);
@@ -159,6 +197,8 @@ impl Evicting<'_> {
 
     /// Puts back, one after another, victims that need not have gone, in reverse order of eviction. Room for a gang's
     /// members is made one by one, and what is evicted for a later member may be enough for an earlier one as well.
+    /// Units of the unit's own queue that had to go only for the queue's share also stay if their room is not needed:
+    /// free room is open to all.
     pub(super) fn spare_whom_it_can(
         &mut self,
         statement: &mut Statement<'_>,
@@ -180,11 +220,17 @@ impl Evicting<'_> {
             statement.rollback(start);
             let others: Vec<usize> = taken.iter().copied().filter(|victim| *victim != spared).collect();
             others.iter().for_each(|victim| self.evict(statement, *victim));
+            let spared_before = self.bounds.spared.clone();
+            if let Some(victim) = self.selection.get(spared).filter(|_| self.is_own(&[spared])) {
+                self.bounds.spared.add(&victim.charge);
+            }
             if place_unit(statement, engine, unit, &mut FreeRoom).is_ok()
                 && self.bounds.judge(statement.cluster(), self.sum(&others)).is_ok()
             {
                 taken = others;
                 places = self::places(statement.cluster(), unit);
+            } else {
+                self.bounds.spared = spared_before;
             }
         }
         statement.rollback(start);

@@ -247,7 +247,7 @@ mod tests {
             let shares = Shares::of(&cluster, 0);
             let (mut sets, mut victims) = (EntitledSets::default(), Victims::new(Fate::Evicted));
             queues.iter().for_each(|queue| victims.know(&cluster, sets.know(&cluster, &shares, *queue), *queue));
-            let takes = Takes::Reclaim { right: Right::FairShare, gives: vec![vec![2]; QUEUES] };
+            let takes = Takes::Reclaim { right: Right::FairShare, gives: vec![vec![2]; QUEUES], own: None };
             let class = cluster.class_of(claim).expect("it was added");
             let purpose = Purpose { class, measure: Measure::of(&Charge::default()), takes };
             let mut frontiers = Frontiers::default();

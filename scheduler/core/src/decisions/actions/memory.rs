@@ -121,6 +121,16 @@ impl<'a> Searches<'a> {
         None
     }
 
+    /// Whether a search was cut short in this cycle.
+    pub(super) fn is_unfinished(&self, action: Action, group: GroupId) -> bool {
+        matches!(self.outcomes.get(&(action, group)), Some(Some(_)))
+    }
+
+    /// Whether most of this cycle's budget is left.
+    pub(super) fn has_plenty(&self) -> bool {
+        self.left > self.per_cycle / 2
+    }
+
     /// Ends a search. `found` says whether it has found room.
     pub(super) fn end(&mut self, action: Action, group: GroupId, search: &Search, found: bool) {
         let purpose = (action, group);

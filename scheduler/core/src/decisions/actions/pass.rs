@@ -21,7 +21,7 @@ use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
 use crate::vocabulary::step::Step;
 
 use super::consolidate::consolidate;
-use super::context::{ActionResult, Context};
+use super::context::Context;
 use super::preempt::preempt;
 use super::protection::MinRuntime;
 use super::reclaim::reclaim;
@@ -139,7 +139,7 @@ pub(crate) fn pass(
                 queues.into_iter().for_each(|queue| turns.refresh(queue, cluster, shares));
                 let number = tried.go_on(cluster, waiting, &next);
                 tried.follow(cluster, &steps);
-                plan.add(steps, how, unit.group);
+                plan.add(cluster, steps, how, unit.group);
                 let may_grow = cluster.group(unit.group).is_some_and(Group::has_waiting);
                 if let Some(number) = number.filter(|_| may_grow) {
                     let place = waiting.separate(unit.queue, number);
@@ -199,7 +199,7 @@ fn attempt_one(
         return Ok((steps, Action::Allocate));
     }
     if action != Action::Consolidate {
-        return make_way(action, cluster, context, unit).map(|steps| (steps, action));
+        return make_way(action, cluster, context, unit);
     }
     let protection = |action: Action| MinRuntime::of(cluster, unit.queue, action);
     let own = (protection(Action::Preempt) != protection(Action::Reclaim)).then_some(unit.queue);
@@ -214,16 +214,22 @@ fn attempt_one(
     if let Err(refusal @ (Refusal::NothingToTake | Refusal::SearchExhausted)) = outcome {
         tried.no_moves.insert(sought, refusal);
     }
-    outcome.map(|steps| (steps, action))
+    outcome
 }
 
-/// Places a unit by an action that moves or evicts others.
-pub(crate) fn make_way(action: Action, cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
-    match action {
+/// Places a unit by an action that moves or evicts others. Returns the action that placed it.
+pub(crate) fn make_way(
+    action: Action,
+    cluster: &mut Cluster,
+    context: &mut Context<'_>,
+    unit: &Unit,
+) -> Result<(Vec<Step>, Action), Refusal> {
+    let steps = match action {
         Action::Consolidate => consolidate(cluster, context, unit),
         Action::Reclaim => reclaim(cluster, context, unit),
-        _ => preempt(cluster, context, unit),
-    }
+        _ => return preempt(cluster, context, unit),
+    };
+    Ok((steps?, action))
 }
 
 /// Places a unit in free room, without moves or evictions.

@@ -11,7 +11,7 @@ use crate::vocabulary::claim::Action;
 use super::context::{ActionResult, Context};
 use super::evict::Attempt;
 use super::protection::delayed_until_ms;
-use super::takes::Takes;
+use super::takes::{Own, Takes};
 
 /// Places a unit that would be entitled, by evicting borrowed units of other queues. Free and borrowed room may be too
 /// scattered for that. Then a unit that would be guaranteed may also evict units beyond their queues' quotas.
@@ -29,13 +29,47 @@ pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
     if let Some(until_ms) = delayed_until_ms(cluster, unit) {
         return Err(Refusal::Delayed { until_ms });
     }
-    match reclaim_by(Right::FairShare, cluster, context, unit, &needs) {
+    by_rights(is_guaranteed, |right| reclaim_by(right, cluster, context, unit, &needs, None))
+}
+
+/// Reclaims for a unit that would be entitled, as [`reclaim`] does, but also evicts units of lower priority in the
+/// unit's own queue. Those that the unit displaces from the fair share are taken first. The others are entitled beside
+/// the unit, so they would take their places back.
+pub(super) fn reclaim_with_own(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
+    let (least, needs) = (unit.least_charge(cluster), needs(cluster, unit));
+    context.know_evictable(cluster, unit.queue);
+    let queue = context.evictable.number_of(unit.queue).ok_or(Refusal::NothingToTake)?;
+    let own = context.entitled.know(cluster, context.shares, unit.queue);
+    let guaranteed = own.would_be(Right::Guarantee, unit.rank, &least);
+    let displaced = own.displaced_by(unit.rank, &least);
+    let mut refused = Refusal::NothingToTake;
+    for among in Some(displaced).filter(|displaced| !displaced.is_empty()).into_iter().map(Some).chain([None]) {
+        let own = Own { queue, priority: unit.rank.priority.0, guaranteed, among };
+        match by_rights(guaranteed, |right| reclaim_by(right, cluster, context, unit, &needs, Some(own.clone()))) {
+            Err(refusal) if !matches!(refusal, Refusal::SearchExhausted) => refused = refused.more_telling(refusal),
+            outcome => return outcome,
+        }
+    }
+    Err(refused)
+}
+
+/// Reclaims by the fair share and, if that does not help a guaranteed unit, by the guarantee.
+fn by_rights(is_guaranteed: bool, mut reclaim: impl FnMut(Right) -> ActionResult) -> ActionResult {
+    match reclaim(Right::FairShare) {
         // A search that was cut short goes on in the next cycle.
         Err(first) if is_guaranteed && !matches!(first, Refusal::SearchExhausted) => {
-            reclaim_by(Right::Guarantee, cluster, context, unit, &needs).map_err(|second| first.more_telling(second))
+            reclaim(Right::Guarantee).map_err(|second| first.more_telling(second))
         }
         outcome => outcome,
     }
+}
+
+/// Whether any other queue holds more than its share of what a unit needs or, if the unit would be guaranteed, more than
+/// its quota.
+pub(super) fn others_give(cluster: &Cluster, context: &mut Context<'_>, unit: &Unit, is_guaranteed: bool) -> bool {
+    let needs = needs(cluster, unit);
+    let mut gives = |right| context.givers(cluster, right, &needs).keys().any(|queue| *queue != unit.queue);
+    gives(Right::FairShare) || (is_guaranteed && gives(Right::Guarantee))
 }
 
 /// The resources that a unit needs; of device models, those that it may be placed on.
@@ -52,9 +86,13 @@ fn reclaim_by(
     context: &mut Context<'_>,
     unit: &Unit,
     needs: &[usize],
+    own_units: Option<Own>,
 ) -> ActionResult {
     let mut givers = context.givers(cluster, right, needs);
     givers.remove(&unit.queue);
+    if givers.is_empty() {
+        return Err(Refusal::NothingToTake);
+    }
     for queue in givers.keys() {
         context.know_evictable(cluster, *queue);
     }
@@ -66,8 +104,9 @@ fn reclaim_by(
         gives.resize(gives.len().max(number + 1), Vec::new());
         gives[number] = resources;
     }
-    let (action, takes) = (Action::Reclaim, Takes::Reclaim { right, gives });
-    let attempt = Attempt { action, right, unit, needs, victims: evictable, takes, own, shares, settings };
+    let (action, takes) = (Action::Reclaim, Takes::Reclaim { right, gives, own: own_units });
+    let (victims, must_settle) = (evictable, false);
+    let attempt = Attempt { action, right, unit, needs, victims, takes, must_settle, own, shares, settings };
     let steps = attempt.run(cluster, engine, searches, frontiers)?;
     context.changed(cluster, &steps);
     Ok(steps)

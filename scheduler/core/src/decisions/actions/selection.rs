@@ -9,6 +9,7 @@ use crate::state::cluster::Cluster;
 use crate::state::node::Node;
 use crate::state::resources::Charge;
 use crate::vocabulary::claim::{ClaimId, NodeId};
+use crate::vocabulary::queue_spec::QueueId;
 
 use super::victims::{Victim, Victims};
 
@@ -38,6 +39,11 @@ impl<'a> VictimSelection<'a> {
 
     pub(super) fn victims(&self) -> &'a Victims {
         self.victims
+    }
+
+    /// The queue that a victim belongs to.
+    pub(super) fn queue(&self, victim: &Victim) -> Option<QueueId> {
+        self.victims.queues().get(victim.queue).copied()
     }
 
     fn may_take(&self, number: usize) -> bool {

@@ -9,7 +9,8 @@
 use std::collections::BTreeSet;
 
 use super::Cluster;
-use crate::vocabulary::claim::{Allocation, ClaimId, Displacement};
+use crate::state::group::Group;
+use crate::vocabulary::claim::{Action, Allocation, ClaimId, Displacement};
 use crate::vocabulary::event::EventError;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::step::Step;
@@ -63,6 +64,24 @@ impl Cluster {
             }
         }
         steps.iter().filter_map(Step::placed).for_each(|claim| self.note_who_is_in_the_way(claim));
+    }
+
+    /// Corrects the causes of evictions by the queues of the evicted claims; see [`Cluster::action_on`].
+    pub(crate) fn correct_causes(&mut self, steps: &[Step]) {
+        for claim in steps.iter().map(Step::claim) {
+            let Some((action, by)) = self.causes.get(&claim).map(|cause| (cause.action, cause.by)) else { continue };
+            let action = self.action_on(claim, action, by);
+            self.causes.entry(claim).and_modify(|cause| cause.action = action);
+        }
+    }
+
+    /// The action that makes a claim leave, if `action` places the group `by`. Reclaim is between queues: what it takes
+    /// from the group's own queue beside that is a preemption.
+    pub(crate) fn action_on(&self, claim: ClaimId, action: Action, by: Option<GroupId>) -> Action {
+        let queue = |group: GroupId| self.group(group).map(Group::queue);
+        let of_evictor = by.and_then(queue);
+        let is_own = of_evictor.is_some() && self.group_of(claim).and_then(queue) == of_evictor;
+        if action == Action::Reclaim && is_own { Action::Preempt } else { action }
     }
 
     fn note_who_is_in_the_way(&mut self, id: ClaimId) {
