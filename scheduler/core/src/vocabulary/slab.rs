@@ -1,6 +1,7 @@
 //! Numbered slots that are used again, with keys that are never used again.
 
 use std::marker::PhantomData;
+use std::num::NonZeroU64;
 
 use crate::vocabulary::chunks::Chunks;
 
@@ -11,7 +12,8 @@ const CHUNK: usize = 64;
 /// plans must not depend on a value's slot.
 pub struct Key<T> {
     index: u32,
-    serial: u64,
+    /// One more than the number, so that an optional key takes no more memory than a key.
+    serial: NonZeroU64,
     of: PhantomData<fn() -> T>,
 }
 
@@ -25,7 +27,11 @@ impl<T> Key<T> {
     /// A number that no other key of the same slab has or will have.
     #[must_use]
     pub fn number(self) -> u64 {
-        self.serial
+        self.serial.get() - 1
+    }
+
+    fn new(index: u32, number: u64) -> Self {
+        Self { index, serial: NonZeroU64::MIN.saturating_add(number), of: PhantomData }
     }
 }
 
@@ -39,7 +45,7 @@ impl<T> Copy for Key<T> {}
 
 impl<T> PartialEq for Key<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.number() == other.number()
+        self.serial == other.serial
     }
 }
 
@@ -59,39 +65,39 @@ impl<T> Ord for Key<T> {
 
 impl<T> std::fmt::Debug for Key<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "#{}", self.serial)
+        write!(f, "#{}", self.number())
     }
 }
 
 /// Values by key. `K` is the type that keys name. Copies share the chunks that have not changed since.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T, K = T> {
-    /// Each slot, with the serial number of its present or last value.
+    /// Each slot, with the number of its present or last value.
     slots: Chunks<(u64, Option<T>), CHUNK>,
     free: Vec<u32>,
-    next_serial: u64,
+    next_number: u64,
     keys: PhantomData<fn() -> K>,
 }
 
 impl<T, K> Default for Slab<T, K> {
     fn default() -> Self {
-        Self { slots: Chunks::default(), free: Vec::new(), next_serial: 0, keys: PhantomData }
+        Self { slots: Chunks::default(), free: Vec::new(), next_number: 0, keys: PhantomData }
     }
 }
 
 impl<T: Clone, K> Slab<T, K> {
     pub(crate) fn insert(&mut self, value: T) -> Key<K> {
-        let serial = self.next_serial;
-        self.next_serial += 1;
+        let number = self.next_number;
+        self.next_number += 1;
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.slots.get_mut(index as usize)
         {
-            *slot = (serial, Some(value));
-            return Key { index, serial, of: PhantomData };
+            *slot = (number, Some(value));
+            return Key::new(index, number);
         }
         let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 entries");
-        self.slots.push((serial, Some(value)));
-        Key { index, serial, of: PhantomData }
+        self.slots.push((number, Some(value)));
+        Key::new(index, number)
     }
 
     pub(crate) fn remove(&mut self, key: Key<K>) -> Option<T> {
@@ -102,20 +108,21 @@ impl<T: Clone, K> Slab<T, K> {
     }
 
     pub(crate) fn get_mut(&mut self, key: Key<K>) -> Option<&mut T> {
-        self.slots.get_mut(key.index()).filter(|(serial, _)| *serial == key.serial)?.1.as_mut()
+        self.slots.get_mut(key.index()).filter(|(number, _)| *number == key.number())?.1.as_mut()
     }
 }
 
 impl<T, K> Slab<T, K> {
     pub(crate) fn get(&self, key: Key<K>) -> Option<&T> {
-        self.slots.get(key.index()).filter(|(serial, _)| *serial == key.serial)?.1.as_ref()
+        self.slots.get(key.index()).filter(|(number, _)| *number == key.number())?.1.as_ref()
     }
 
     /// All values, in the order of slots, which is not the order of keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key<K>, &T)> {
-        self.slots.iter().zip(0u32..).filter_map(|((serial, slot), index)| {
-            Some((Key { index, serial: *serial, of: PhantomData }, slot.as_ref()?))
-        })
+        self.slots
+            .iter()
+            .zip(0u32..)
+            .filter_map(|((number, slot), index)| Some((Key::new(index, *number), slot.as_ref()?)))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -139,5 +146,13 @@ mod tests {
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get(second), Some(&"second"));
         assert_eq!(slab.len(), 1);
+    }
+
+    #[test]
+    fn an_optional_key_takes_no_more_memory_than_a_key() {
+        assert_eq!(size_of::<Option<Key<&str>>>(), size_of::<Key<&str>>());
+        let mut slab: Slab<&str> = Slab::default();
+        let numbers = ["first", "second"].map(|value| slab.insert(value).number());
+        assert_eq!(numbers, [0, 1], "the first key's number is 0 all the same");
     }
 }
