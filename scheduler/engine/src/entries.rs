@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aliquot_scheduler_core::{Chunks, Claim, ClaimId, EventError, NodeId, NodeSpec, Request};
+use aliquot_scheduler_core::{Chunks, Claim, ClaimId, EventError, Node, NodeId, NodeSpec, Request};
 
 use crate::ids::IdMap;
 use crate::names::{ClaimUid, Generation, NodeName};
 use crate::store::{ClaimKey, Phase};
 
 /// The number of an entry while it exists.
-pub(crate) type EntryId = usize;
+pub(crate) type EntryId = u32;
 
 /// A claim, or a stray.
 #[derive(Clone, Debug)]
@@ -84,15 +84,15 @@ pub(crate) struct Entries {
 
 impl Entries {
     pub(crate) fn get(&self, id: EntryId) -> Option<&Entry> {
-        self.slots.get(id)?.as_ref()
+        self.slots.get(id as usize)?.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, id: EntryId) -> Option<&mut Entry> {
-        self.slots.get_mut(id)?.as_mut()
+        self.slots.get_mut(id as usize)?.as_mut()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (EntryId, &Entry)> {
-        self.slots.iter().enumerate().filter_map(|(id, entry)| Some((id, entry.as_ref()?)))
+        (0..).zip(self.slots.iter()).filter_map(|(id, entry)| Some((id, entry.as_ref()?)))
     }
 
     pub(crate) fn of_uid(&self, uid: &ClaimUid) -> Option<EntryId> {
@@ -121,14 +121,15 @@ impl Entries {
         let (key, claim) = (entry.key.clone(), entry.id);
         let id = match self.free.pop() {
             Some(id) => {
-                if let Some(slot) = self.slots.get_mut(id) {
+                if let Some(slot) = self.slots.get_mut(id as usize) {
                     *slot = Some(entry);
                 }
                 id
             }
             None => {
+                let id = EntryId::try_from(self.slots.len()).expect("fewer than 2^32 entries");
                 self.slots.push(Some(entry));
-                self.slots.len() - 1
+                id
             }
         };
         match key.stray {
@@ -159,7 +160,7 @@ impl Entries {
     }
 
     pub(crate) fn remove(&mut self, id: EntryId) -> Option<Entry> {
-        let entry = self.slots.get_mut(id)?.take()?;
+        let entry = self.slots.get_mut(id as usize)?.take()?;
         self.free.push(id);
         match entry.key.stray {
             Some(generation) => {
@@ -180,8 +181,8 @@ impl Entries {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeState {
     pub(crate) name: NodeName,
-    /// What the node has reported of itself.
-    pub(crate) spec: Arc<NodeSpec>,
+    /// Whether the node takes nothing new by its own report. In the books it also takes nothing new while it is not up.
+    pub(crate) is_cordoned: bool,
     pub(crate) session: u64,
     /// The greatest number of a message in this session.
     pub(crate) sequence: u64,
@@ -199,6 +200,13 @@ pub(crate) struct NodeState {
     pub(crate) is_refused: bool,
     /// The instances on the node that run, or may run.
     pub(crate) instances: Arc<BTreeSet<EntryId>>,
+}
+
+impl NodeState {
+    /// What the node has reported of itself, from the books' node.
+    pub(crate) fn reported(&self, node: &Node) -> NodeSpec {
+        NodeSpec { cordoned: self.is_cordoned, ..node.spec().into() }
+    }
 }
 
 /// All nodes. Copies share what has not changed since they were made.

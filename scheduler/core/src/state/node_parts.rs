@@ -297,6 +297,9 @@ mod tests {
                     }
                 }
             }
+            for (node, spec) in nodes.iter().flat_map(|node| specs.iter().map(move |spec| (node, spec))) {
+                prop_assert_eq!(node.is_as_reported(spec), NodeSpec::from(node) == *spec);
+            }
             prop_assert!(nodes.iter().map(NodeSpec::from).eq(specs));
             let (texts, kinds) = expected(&nodes);
             prop_assert_eq!(parts.texts.counts().collect::<BTreeMap<_, _>>(), texts);

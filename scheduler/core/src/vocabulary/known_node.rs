@@ -68,6 +68,18 @@ pub struct DeviceKind {
 }
 
 impl KnownNode {
+    /// Whether this is how a cluster keeps a node that reports this. The cordon is not compared.
+    #[must_use]
+    pub fn is_as_reported(&self, spec: &NodeSpec) -> bool {
+        let NodeSpec { name, labels, taints, cpu, memory, devices, cordoned: _, counted, foreign } = spec;
+        (&self.name, &self.labels, self.cpu, self.memory) == (name, labels, *cpu, *memory)
+            && *self.taints == **taints
+            && *self.counted == *counted
+            && *self.foreign == **foreign
+            && self.devices.len() == devices.len()
+            && self.devices.iter().zip(devices).all(|(known, reported)| known.is_as_reported(reported))
+    }
+
     /// Whether it has a taint that does not keep claims away, but makes it less preferred.
     pub(crate) fn has_disliked_taint(&self) -> bool {
         self.taints.iter().any(|taint| !taint.keeps_away())
@@ -93,6 +105,14 @@ impl DeviceKind {
 }
 
 impl KnownDevice {
+    fn is_as_reported(&self, spec: &DeviceSpec) -> bool {
+        let DeviceSpec { uuid, model, memory, memory_outside, health, nvlink_group, switch, numa, attributes } = spec;
+        (&*self.uuid, &self.model) == (&**uuid, model)
+            && (self.memory, self.memory_outside, self.health) == (*memory, *memory_outside, *health)
+            && (self.nvlink_group, self.switch, self.numa) == (*nvlink_group, *switch, *numa)
+            && self.has_exactly(attributes, uuid)
+    }
+
     /// The text of an attribute; see [`DeviceSpec::attributes`].
     #[must_use]
     pub fn attribute(&self, key: &str) -> Option<&str> {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use aliquot_scheduler_core::{ClaimId, Dump, DumpEntry, NodeId, NodeSpec, RestoreError, RestoreReason, Scheduler};
+use aliquot_scheduler_core::{ClaimId, Dump, DumpEntry, NodeId, RestoreError, RestoreReason, Scheduler};
 
 use super::reports::running_instance;
 use super::{Decisions, Engine, Timer, Unsaved};
 use crate::entries::{Entry, NodeState};
-use crate::names::ClaimUid;
+use crate::names::{ClaimUid, NodeName};
 use crate::settings::Settings;
 use crate::store::{ClaimKey, Saved};
 
@@ -37,10 +37,12 @@ impl Engine {
         engine.now_ms = engine.cluster.now_ms();
         // There is no store to save the memory in.
         engine.next_memory_ms = u64::MAX;
-        let nodes: Vec<(NodeId, NodeSpec)> =
-            engine.cluster.nodes().map(|(id, node)| (id, node.spec().into())).collect();
-        for (id, spec) in nodes {
-            engine.add_known_node(id, spec);
+        let nodes = engine.cluster.nodes().map(|(id, node)| {
+            let spec = node.spec();
+            (id, spec.name.as_str().into(), spec.cordoned)
+        });
+        for (id, name, is_cordoned) in nodes.collect::<Vec<_>>() {
+            engine.add_known_node(id, name, is_cordoned);
         }
         let mut claims: Vec<ClaimId> = engine.cluster.claims().map(|(id, ..)| id).collect();
         // In the order of the dump.
@@ -56,7 +58,7 @@ impl Engine {
         Ok(engine)
     }
 
-    fn add_known_node(&mut self, id: NodeId, spec: NodeSpec) {
+    fn add_known_node(&mut self, id: NodeId, name: NodeName, is_cordoned: bool) {
         let lease_until_ms = self.settings.lease.map(|lease| {
             let until_ms = self.now_ms.saturating_add(lease.lease_ms).saturating_add(lease.margin_ms);
             self.timers.insert((self.now_ms.saturating_add(lease.silence_ms), Timer::Silence(id)));
@@ -64,8 +66,8 @@ impl Engine {
             until_ms
         });
         let state = NodeState {
-            name: spec.name.as_str().into(),
-            spec: Arc::new(spec),
+            name,
+            is_cordoned,
             session: SESSION,
             sequence: 0,
             heard_ms: self.now_ms,

@@ -82,11 +82,14 @@ impl Engine {
         let Some(state) = self.nodes.get_mut(id).filter(|state| state.is_up != is_up) else { return };
         state.is_up = is_up;
         let silent_ms = state.heard_ms.saturating_add(silence_ms.unwrap_or(0));
-        let spec = NodeSpec { cordoned: state.spec.cordoned || !is_up, ..(*state.spec).clone() };
+        let cordoned = state.is_cordoned || !is_up;
         if is_up && silence_ms.is_some() {
             self.timers.insert((silent_ms, Timer::Silence(id)));
         }
-        self.apply_sure(Event::NodeRelabelled(id, spec));
+        if let Some(node) = self.cluster.node(id) {
+            let spec = NodeSpec { cordoned, ..node.spec().into() };
+            self.apply_sure(Event::NodeRelabelled(id, spec));
+        }
         if !is_up {
             self.give_up_places(id);
         }

@@ -96,7 +96,7 @@ impl Engine {
         };
         let state = NodeState {
             name: name.clone(),
-            spec: Arc::new(report.spec.clone()),
+            is_cordoned: report.spec.cordoned,
             session: report.session,
             sequence: report.sequence,
             heard_ms: self.now_ms,
@@ -115,24 +115,26 @@ impl Engine {
 
     /// Updates a known node with what it reports of itself.
     fn node_is(&mut self, id: NodeId, reported: &NodeSpec) -> Result<(), EventError> {
-        let Some(state) = self.nodes.get(id) else { return Ok(()) };
-        if *state.spec == *reported {
+        let Some((state, node)) = self.nodes.get(id).zip(self.cluster.node(id)) else { return Ok(()) };
+        if state.is_cordoned == reported.cordoned && node.spec().is_as_reported(reported) {
             return Ok(());
         }
         check_device_names(reported)?;
-        let is_up = state.is_up;
-        let spec = merged(&state.spec, reported);
-        if *state.spec == spec {
+        let known = state.reported(node);
+        let spec = merged(&known, reported);
+        if known == spec {
             return Ok(());
         }
-        let shown = NodeSpec { cordoned: spec.cordoned || !is_up, ..spec.clone() };
-        let event = match relabels(&state.spec, &spec) {
+        let is_cordoned = spec.cordoned;
+        let relabels = relabels(&known, &spec);
+        let shown = NodeSpec { cordoned: is_cordoned || !state.is_up, ..spec };
+        let event = match relabels {
             true => Event::NodeRelabelled(id, shown),
             false => Event::NodeChanged(id, shown),
         };
         self.apply(event)?;
         if let Some(state) = self.nodes.get_mut(id) {
-            state.spec = Arc::new(spec);
+            state.is_cordoned = is_cordoned;
         }
         self.unsaved.nodes.insert(id);
         self.unpark();

@@ -21,11 +21,11 @@ impl Engine {
         // A claim may have been removed, and a stray with the same UID have come.
         let claims = removed.chain(entries.map(|entry| (entry.key.clone(), Some(self.record_of(entry)))));
         let removed_nodes = unsaved.removed_nodes.into_iter().map(|name| (name, None));
-        let nodes = unsaved.nodes.iter().filter_map(|id| Some((*id, self.nodes.get(*id)?))).map(|(id, state)| {
-            let has_lapsed = self.has_lapsed(id);
-            let (spec, session, lease_ms) = ((*state.spec).clone(), state.session, state.lease_ms);
-            let record = NodeRecord { spec, session, has_lapsed, lease_ms };
-            (state.name.clone(), Some(record))
+        let nodes = unsaved.nodes.iter().filter_map(|id| {
+            let (state, node) = (self.nodes.get(*id)?, self.cluster.node(*id)?);
+            let (spec, session, lease_ms) = (state.reported(node), state.session, state.lease_ms);
+            let record = NodeRecord { spec, session, has_lapsed: self.has_lapsed(*id), lease_ms };
+            Some((state.name.clone(), Some(record)))
         });
         let mut batch = Batch {
             term: self.generation.term,

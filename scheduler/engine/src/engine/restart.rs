@@ -268,7 +268,7 @@ impl Engine {
             }
             let state = NodeState {
                 name,
-                spec: Arc::new(record.spec),
+                is_cordoned: record.spec.cordoned,
                 session: record.session,
                 sequence: 0,
                 heard_ms: self.now_ms,
@@ -324,7 +324,7 @@ impl Engine {
         }
     }
 
-    fn resume(&mut self, id: usize, claim: ClaimId, node: aliquot_scheduler_core::NodeId, instance: &InstanceRecord) {
+    fn resume(&mut self, id: EntryId, claim: ClaimId, node: aliquot_scheduler_core::NodeId, instance: &InstanceRecord) {
         let is_leaving = self.cluster.leaving(claim).is_some();
         let (phase, patience_ms) = match instance.phase {
             Phase::Starting => (Phase::Starting, Some(self.settings.start_deadline_ms)),
