@@ -6,18 +6,23 @@ use std::time::{Duration, Instant};
 /// The longest wait. It is generous, because machines that run tests are slow and shared.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
+/// The longest pause after a look that took long.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
 /// Calls `look` until it returns a value. Fails the test if there is none by the [`DEADLINE`]; `what` names the awaited
-/// event.
+/// event. Pauses as long as the look took: a look that runs programs or asks an API server takes the machine's time
+/// from those for whom the test waits.
 #[track_caller]
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     let mut pause = Duration::from_micros(100);
     loop {
+        let looked = Instant::now();
         if let Some(found) = look() {
             return found;
         }
         assert!(start.elapsed() < DEADLINE, "still not after {DEADLINE:?}: {what}");
-        thread::sleep(pause);
+        thread::sleep(pause.max(looked.elapsed().min(LONGEST_PAUSE)));
         pause = (pause * 2).min(Duration::from_millis(10));
     }
 }
