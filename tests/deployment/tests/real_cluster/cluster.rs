@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use aliquot_deployment::directory;
 use aliquot_harness::{Image, tool, wait};
@@ -10,6 +12,11 @@ use serde_json::{Value, json};
 
 use super::PATIENCE;
 use super::objects::MAIN;
+
+/// The longest that `kubectl` may take. It waits for at most [`PATIENCE`] where it is told for how long.
+const LONGEST: Duration = PATIENCE.saturating_add(Duration::from_secs(20));
+/// The code with which `timeout` exits after it has ended its command.
+const ENDED: i32 = 124;
 
 /// The cluster that `KUBECONFIG` names.
 pub(crate) struct Cluster;
@@ -54,19 +61,22 @@ impl Cluster {
         self.try_kubectl(arguments, input).unwrap_or_else(|error| panic!("kubectl {}: {error}", arguments.join(" ")))
     }
 
-    /// Runs `kubectl`, and returns its output. If it fails, the error has all of the output.
+    /// Runs `kubectl`, and returns its output. If it fails, the error has all of the output. It is ended if it takes
+    /// longer than any wait: by itself it waits without end for a pod that does not go.
     pub(crate) fn try_kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
-        let mut kubectl = Command::new(tool("kubectl", "kubernetes-client"));
+        let mut kubectl = Command::new(tool("timeout", "coreutils"));
+        kubectl.arg(LONGEST.as_secs().to_string()).arg(tool("kubectl", "kubernetes-client"));
         kubectl.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut kubectl = kubectl.spawn().expect("kubectl runs");
         // It reads all of its input before it prints.
         kubectl.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("kubectl reads");
         let output = kubectl.wait_with_output().expect("kubectl ends");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if output.status.success() {
-            Ok(text(&output.stdout))
-        } else {
-            Err(text(&output.stdout) + &text(&output.stderr))
+        let said = || text(&output.stdout) + &text(&output.stderr);
+        match output.status.code() {
+            Some(0) => Ok(text(&output.stdout)),
+            Some(ENDED) => Err(format!("not done after {LONGEST:?}\n{}", said())),
+            _ => Err(said()),
         }
     }
 
@@ -112,10 +122,15 @@ impl Cluster {
         let file = tempfile::Builder::new().suffix(".tar").tempdir().unwrap();
         let archive = file.path().join("image.tar");
         image.save(&archive);
+        self.import_archive(&archive);
+    }
+
+    /// Brings the image in this archive to the nodes.
+    pub(crate) fn import_archive(&self, archive: &Path) {
         let import = std::env::var("ALIQUOT_TEST_IMPORT")
             .expect("ALIQUOT_TEST_IMPORT says how an image's archive is brought to the cluster's nodes");
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("{import} \"$0\"")]).arg(&archive);
+        command.args(["-c", &format!("{import} \"$0\"")]).arg(archive);
         let _ = aliquot_harness::run(&mut command).success();
     }
 
@@ -143,6 +158,11 @@ impl Namespace<'_> {
     pub(crate) fn get(&self, kind: &str, name: &str) -> Value {
         let arguments = ["get", kind, name, "--output=json", "--namespace", &self.name];
         serde_json::from_str(&self.cluster.kubectl(&arguments, "")).unwrap()
+    }
+
+    /// Gives a pod an annotation, `key=value`, in place of one with the same key.
+    pub(crate) fn annotate(&self, pod: &str, annotation: &str) {
+        self.cluster.kubectl(&["annotate", "pod", pod, annotation, "--overwrite", "--namespace", &self.name], "");
     }
 
     pub(crate) fn list(&self, kind: &str) -> Vec<Value> {

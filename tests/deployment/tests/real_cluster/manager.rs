@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use aliquot_deployment::directory;
-use aliquot_harness::{Image, SimulatedGpu, artifacts, run, tool, wait};
+use aliquot_harness::{SimulatedGpu, artifacts, run, tool, wait};
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
@@ -49,8 +49,8 @@ pub(crate) struct Manager<'a> {
     deployment: Deployment,
     /// The simulated GPU, if there is one.
     gpu: Option<&'a SimulatedGpu>,
-    /// The image that the manager's and the scheduler's pods run.
-    image: Image,
+    /// The name of the image that the manager's and the scheduler's pods run.
+    image: String,
 }
 
 impl Manager<'_> {
@@ -61,8 +61,7 @@ impl Manager<'_> {
         deployment: &Deployment,
         gpu: Option<&'a SimulatedGpu>,
     ) -> Manager<'a> {
-        let image = manager_image(artifacts::manager());
-        cluster.import(&image);
+        let image = import_image(cluster, artifacts::manager());
         let manager = Manager { cluster, deployment: *deployment, gpu, image };
         let mut objects = cluster.kustomized(&[deployment.mode.directory()], &[]);
         objects.iter_mut().for_each(|object| manager.adapt(object));
@@ -82,7 +81,7 @@ impl Manager<'_> {
                 let pod = &mut object["spec"]["template"]["spec"];
                 for kind in ["initContainers", "containers"] {
                     for container in pod[kind].as_array_mut().into_iter().flatten() {
-                        container["image"] = self.image.reference().into();
+                        container["image"] = self.image.as_str().into();
                         container["imagePullPolicy"] = "Never".into();
                     }
                 }
@@ -107,10 +106,17 @@ impl Manager<'_> {
     /// Waits until all managers serve that were deployed last.
     pub(crate) fn wait(&self) {
         let arguments = ["rollout", "status", DAEMON_SET, "--namespace", NAMESPACE, "--timeout=180s"];
-        if let Err(error) = self.cluster.try_kubectl(&arguments, "") {
-            let log = self.cluster.try_kubectl(&["logs", DAEMON_SET, "--namespace", NAMESPACE, "--tail=50"], "");
-            panic!("{error}\n{log:?}\n{:#?}", self.cluster.list("pods", Some(NAMESPACE)));
-        }
+        self.cluster.try_kubectl(&arguments, "").unwrap_or_else(|error| panic!("{error}\n{}", self.state()));
+    }
+
+    /// The status of the managers' DaemonSet and of their pods, and the end of a manager's log.
+    pub(crate) fn state(&self) -> String {
+        let get = ["get", DAEMON_SET, "--namespace", NAMESPACE, "--output=jsonpath={.status}"];
+        let status = self.cluster.try_kubectl(&get, "").unwrap_or_else(|error| error);
+        let of_pod = |pod: Value| format!("{}: {:#}", pod["metadata"]["name"], pod["status"]);
+        let pods: Vec<String> = self.all_pods().into_iter().map(of_pod).collect();
+        let log = self.cluster.try_kubectl(&["logs", DAEMON_SET, "--namespace", NAMESPACE, "--tail=50"], "");
+        format!("{DAEMON_SET}: {status}\n{}\n{}", pods.join("\n"), log.unwrap_or_else(|error| error))
     }
 
     /// Replaces the managers by others of the same version.
@@ -144,9 +150,8 @@ impl Manager<'_> {
 
     /// Replaces the managers by those of another version, which bring another shim.
     pub(crate) fn upgrade(&self) {
-        let image = manager_image(artifacts::manager_with_another_shim());
-        self.cluster.import(&image);
-        let of_all = format!("*={}", image.reference());
+        let image = import_image(self.cluster, artifacts::manager_with_another_shim());
+        let of_all = format!("*={image}");
         self.cluster.kubectl(&["set", "image", DAEMON_SET, &of_all, "--namespace", NAMESPACE], "");
         self.wait();
     }
@@ -275,8 +280,8 @@ fn whole_cores_of(node: &Value) -> usize {
     units.parse::<usize>().expect("a number of units") / 100
 }
 
-/// The image, made of the programs that tests use.
-fn manager_image(manager: &Path) -> Image {
+/// Brings the image, made of this manager and of the programs that tests use, to the nodes. Returns its name.
+fn import_image(cluster: &Cluster, manager: &Path) -> String {
     let dir = tempfile::tempdir().unwrap();
     for program in [manager, artifacts::cli(), artifacts::scheduler(), artifacts::kubectl_plugin()] {
         // Debugging information is half of a program, and packing it takes long.
@@ -287,9 +292,13 @@ fn manager_image(manager: &Path) -> Image {
     let archive = dir.path().join("image.tar");
     // Other contents need another name: a cluster does not import an image that it has by name.
     let version = manager.parent().and_then(Path::file_name).unwrap().to_string_lossy();
-    let reference = format!("localhost/aliquot-test-manager:{version}-{}", std::process::id());
-    let _ = run(Command::new(directory().join("image")).arg(&archive).arg(dir.path()).arg(reference)).success();
-    Image::load(&archive)
+    let name = format!("localhost/aliquot-test-manager:{version}-{}", std::process::id());
+    let mut image = Command::new(directory().join("image"));
+    // Programs without optimisation are large, and gzip would take most of the time until the managers are deployed.
+    image.arg(&archive).arg(dir.path()).arg(&name).env("GZIP", "-1");
+    let _ = run(&mut image).success();
+    cluster.import_archive(&archive);
+    name
 }
 
 /// Gives the manager's pod the simulated GPU in place of the files that NVIDIA's runtime adds.

@@ -33,7 +33,6 @@ impl Tests<'_> {
             println!("ok: refused: {}", error.trim());
         }
         // The driver refuses parameters that are wrong only together with the request.
-        // Kubelet asks again only after a while, so both pods wait for that together.
         let name = "limit-below-request";
         self.namespace.apply(&[
             claim(name, &requests, &with(json!({"coreLimitPercent": 20}))),
@@ -51,8 +50,9 @@ impl Tests<'_> {
         wait::until_true("nothing of them is left", || self.manager.slices().is_empty());
     }
 
-    /// Waits until the pod with the claim is refused with these words, and removes both. Kubelet asks again, and the
-    /// event counts.
+    /// Waits until the pod with the claim is refused with these words, and removes both. Kubelet asks again when the pod
+    /// changes, and the event counts. By itself kubelet would ask only at its next regular look at the pod, which is up
+    /// to one and a half minutes later.
     fn expect_refusal(&self, name: &str, words: &[&str]) {
         let has_words = |event: &&Value| {
             event["involvedObject"]["kind"] == "ResourceClaim"
@@ -60,7 +60,10 @@ impl Tests<'_> {
                 && event["count"].as_u64() >= Some(2)
                 && event["message"].as_str().is_some_and(|text| words.iter().all(|word| text.contains(word)))
         };
+        let mut looks = 0;
         let event = wait::until(&format!("an event says why {name} is refused"), || {
+            looks += 1;
+            self.namespace.annotate(name, &format!("aliquot-test/look={looks}"));
             self.namespace.list("events").iter().find(has_words).cloned()
         });
         assert_eq!(event["source"]["component"], "gpu.aliquot.dev", "{event:#}");

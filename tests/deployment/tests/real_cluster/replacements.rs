@@ -1,17 +1,23 @@
 //! Managers that are killed and replaced while pods arrive.
 
+use std::time::Instant;
+
 use aliquot_harness::{MIB, wait};
 use serde_json::Value;
 
-use super::Tests;
 use super::manager::Mode;
 use super::objects::{label, takes_exactly};
+use super::{PATIENCE, Tests};
 
 /// How often managers are killed and replaced, unless `ALIQUOT_TEST_ROUNDS` says otherwise.
 const ROUNDS: usize = 2;
 
 /// The pods that arrive while a node has no manager.
 const BURST: usize = 10;
+
+/// The most pods that may be unfinished while managers are replaced. A node that is full of pods has no room for its
+/// new manager.
+const MOST_UNFINISHED: usize = 40;
 
 /// The label of all pods that arrive.
 const LABEL: &str = "aliquot-test-arrival";
@@ -40,9 +46,7 @@ impl Tests<'_> {
             arrivals.arrive(BURST);
             arrivals.have_run();
             self.manager.begin_restart();
-            while !self.manager.is_restarted() {
-                arrivals.arrive(1);
-            }
+            arrivals.arrive_until_restarted();
             arrivals.have_run();
         }
         println!("ok: {} pods arrived while managers were killed {rounds} times and replaced as often", arrivals.count);
@@ -55,6 +59,25 @@ impl Arrivals<'_, '_> {
         let numbers = self.count..self.count + count;
         self.tests.namespace.apply(&numbers.flat_map(|number| self.objects(number)).collect::<Vec<_>>());
         self.count += count;
+    }
+
+    /// Has a pod arrive at each look at the managers until all of them are replaced.
+    fn arrive_until_restarted(&mut self) {
+        let manager = self.tests.manager;
+        let end = Instant::now() + PATIENCE;
+        while !manager.is_restarted() {
+            assert!(Instant::now() < end, "managers not replaced after {PATIENCE:?}: {}", manager.state());
+            if self.unfinished() < MOST_UNFINISHED {
+                self.arrive(1);
+            }
+        }
+    }
+
+    /// How many of the pods that have arrived have not ended.
+    fn unfinished(&self) -> usize {
+        let ended = |pod: &&Value| ["Succeeded", "Failed"].iter().any(|phase| pod["status"]["phase"] == *phase);
+        let pods = self.tests.namespace.list("pods");
+        pods.len() - pods.iter().filter(ended).count()
     }
 
     fn objects(&self, number: usize) -> Vec<Value> {
