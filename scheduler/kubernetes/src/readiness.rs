@@ -29,8 +29,8 @@ pub(crate) async fn wait(binding: &Binding, shared: &Arc<Shared>, events: &Event
     let end = Instant::now() + LONGEST;
     let mut is_said = false;
     loop {
-        let now_ms = Timestamp::now().as_millisecond();
-        let why = match shared.change(|mirror| mirror.readiness(&binding.uid, now_ms)) {
+        let (now_ms, is_last) = (Timestamp::now().as_millisecond(), Instant::now() >= end);
+        let why = match shared.change(|mirror| mirror.readiness(binding, now_ms, is_last)) {
             Readiness::Ready => return Ok(()),
             Readiness::GivenUp { why, devices } => {
                 shun(devices, shared);
@@ -38,9 +38,6 @@ pub(crate) async fn wait(binding: &Binding, shared: &Arc<Shared>, events: &Event
             }
             Readiness::Waits(why) => why,
         };
-        if Instant::now() >= end {
-            return Err(format!("{why} after ten minutes"));
-        }
         if shared.fence.left().is_none() {
             return Err("this replica is no longer the leader".into());
         }

@@ -86,7 +86,11 @@ async fn carry_out(client: &Client, shared: &Arc<Shared>, events: &Events, place
             drop(place);
             let reserved = match reserved {
                 Ok(changed) => readiness::wait(&binding, shared, events).await.map(|()| changed),
-                Err(why) => Err(why),
+                Err(why) => {
+                    // Members of its gang are not to be bound while its claims are given back.
+                    shared.change(|mirror| mirror.will_not_be_bound(&binding.uid, &why));
+                    Err(why)
+                }
             };
             let _place = places.acquire().await;
             let outcome = match reserved {

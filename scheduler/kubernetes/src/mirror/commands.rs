@@ -148,7 +148,7 @@ impl Mirror {
         self.promise(uid, others);
         let known = self.pods.get_mut(uid)?;
         (known.binding_to, known.instance) = (Some(start.node.clone()), Some(start));
-        self.awaits_devices(uid, must_be_ready);
+        self.awaits_devices(&binding, must_be_ready);
         self.elastic_gpu_claims_of_pod_are_due(uid);
         Some(Write::Bind(binding))
     }
@@ -184,6 +184,9 @@ impl Mirror {
     /// What became of a binding. `Err` says why the pod is not bound by it, and never will be.
     pub(crate) fn bound(&mut self, binding: &Binding, outcome: Result<(), String>) {
         let Binding { uid, generation, decision, .. } = binding;
+        if let Err(why) = &outcome {
+            self.will_not_be_bound(uid, why);
+        }
         self.binding_done(uid);
         self.answer_choice(uid, outcome.clone());
         let Some(known) = self.pods.get_mut(uid) else { return };

@@ -91,6 +91,7 @@ impl Mirror {
 
     fn forget_pod(&mut self, uid: &str) {
         self.instance_gone(uid);
+        self.will_not_be_bound(uid, "the pod was deleted");
         self.binding_done(uid);
         self.unlist(uid);
         self.forget_peers(uid);

@@ -219,7 +219,7 @@ impl World {
 
     /// Binds a pod whose claims are reserved, if its devices are ready.
     fn bind_if_ready(&mut self, binding: Binding) {
-        match self.mirror.readiness(&binding.uid, self.now_ms.cast_signed()) {
+        match self.mirror.readiness(&binding, self.now_ms.cast_signed(), false) {
             Readiness::Ready => {}
             Readiness::Waits(_) => return self.unready.push(binding),
             Readiness::GivenUp { why, devices } => {

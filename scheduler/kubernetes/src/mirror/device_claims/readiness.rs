@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_engine::Generation;
 
-use super::super::gangs::name_of;
-use super::super::{KnownPod, Mirror};
+use super::super::gangs::{name_of, sub_group_of};
+use super::super::{Binding, Instance, KnownPod, Mirror};
 use super::others::DeviceId;
-use super::{DeviceClaims, Name, names_of};
+use super::{DeviceClaims, Name, Reservation, names_of};
 use crate::dra::{ClaimFacts, PoolKey, Unready};
 use crate::pod::PodFacts;
 
@@ -32,8 +32,8 @@ pub(crate) enum Readiness {
 /// Which pods wait for their devices.
 #[derive(Debug, Default)]
 pub(super) struct Awaiting {
-    /// By gang, the UIDs of the members whose devices are not ready yet.
-    of_gangs: BTreeMap<Name, BTreeSet<String>>,
+    /// By gang, the members that are being bound together.
+    starts: BTreeMap<Name, Start>,
     /// The gang of each of these members when its binding began.
     gang_of: BTreeMap<String, Name>,
     /// Why pods that are being bound are given up, by UID.
@@ -42,23 +42,41 @@ pub(super) struct Awaiting {
     shunned: BTreeSet<DeviceId>,
 }
 
+/// The members of a gang that are being bound together.
+#[derive(Debug, Default)]
+struct Start {
+    /// By UID. None of them is bound yet.
+    members: BTreeMap<String, Binding>,
+    /// The members that were not ready yet when they were looked at, or that were not looked at.
+    pending: BTreeSet<String>,
+    /// Devices of one member at least must be made ready. Otherwise no member waits for another one.
+    is_awaited: bool,
+    /// Why none of them will be bound.
+    given_up: Option<String>,
+}
+
 impl Mirror {
     /// Notes that a pod is being bound. `must_be_ready`: its new allocations have devices that must be ready before.
-    pub(in super::super) fn awaits_devices(&mut self, uid: &str, must_be_ready: bool) {
-        let Some(known) = self.pods.get(uid) else { return };
+    pub(in super::super) fn awaits_devices(&mut self, binding: &Binding, must_be_ready: bool) {
+        let Some(known) = self.pods.get(&binding.uid) else { return };
         let Some(gang) = gang_of(&known.facts) else { return };
-        if must_be_ready || self.claims_used_by(&known.facts).any(|claim| claim.unready().next().is_some()) {
-            let awaiting = &mut self.device_claims.awaiting;
-            awaiting.of_gangs.entry(gang.clone()).or_default().insert(uid.to_owned());
-            awaiting.gang_of.insert(uid.to_owned(), gang);
-        }
+        let is_awaited = must_be_ready
+            || self
+                .claims_of(&known.facts, binding)
+                .any(|(_, claim)| claim.is_some_and(|of| of.unready().next().is_some()));
+        let awaiting = &mut self.device_claims.awaiting;
+        let start = awaiting.starts.entry(gang.clone()).or_default();
+        start.members.insert(binding.uid.clone(), binding.clone());
+        start.pending.insert(binding.uid.clone());
+        start.is_awaited |= is_awaited;
+        awaiting.gang_of.insert(binding.uid.clone(), gang);
     }
 
     /// No binding of the pod is on its way any more.
     pub(in super::super) fn awaits_devices_no_more(&mut self, uid: &str) {
         let awaiting = &mut self.device_claims.awaiting;
         awaiting.given_up.remove(uid);
-        awaiting.end(uid);
+        awaiting.leave(uid);
     }
 
     /// Has a binding given up that waits for devices: its pod is to leave the node.
@@ -70,50 +88,124 @@ impl Mirror {
         }
     }
 
-    /// What a pod waits for whose claims are reserved. A failure gives up the other members of its gang, too, that are
-    /// being bound. `now_ms`: the time, in milliseconds since 1970.
-    pub(crate) fn readiness(&mut self, uid: &str, now_ms: i64) -> Readiness {
-        let given_up = |why: String| Readiness::GivenUp { why, devices: BTreeSet::new() };
-        let known = self.pods.get(uid).filter(|known| !known.facts.is_leaving && !known.is_gone);
-        let Some(known) = known else { return given_up("the pod is gone".to_owned()) };
-        let node = known.binding_to.as_ref().filter(|node| self.nodes.contains_key(*node));
-        if node.is_none() {
-            return given_up("the node is gone".to_owned());
+    /// What a pod waits for whose claims are reserved. If it will not be bound, this gives up the other members of its gang
+    /// that cannot start without it. `now_ms`: the time, in milliseconds since 1970. `is_last`: the pod has waited for so
+    /// long that it is given up if it is not ready now.
+    pub(crate) fn readiness(&mut self, binding: &Binding, now_ms: i64, is_last: bool) -> Readiness {
+        let uid = &binding.uid;
+        let found = match self.look(binding, now_ms) {
+            Readiness::Ready => self.with_gang(uid, now_ms),
+            found => found,
+        };
+        let found = match found {
+            Readiness::Waits(why) if is_last => given_up(format!("{why} after ten minutes")),
+            found => found,
+        };
+        if let Readiness::GivenUp { why, .. } = &found {
+            self.will_not_be_bound(uid, why);
         }
-        if let Some(why) = self.device_claims.awaiting.given_up.get(uid) {
+        found
+    }
+
+    /// Gives up the binding of a pod, and the members of its gang that wait with it and cannot start without it.
+    pub(crate) fn will_not_be_bound(&mut self, uid: &str, why: &str) {
+        let awaiting = &mut self.device_claims.awaiting;
+        let Some((gang, binding)) = awaiting.leave(uid) else { return };
+        awaiting.given_up.insert(uid.to_owned(), why.to_owned());
+        let is_open = awaiting.starts.get(&gang).is_some_and(|start| start.is_awaited && start.given_up.is_none());
+        if is_open
+            && !self.is_enough_of(&gang)
+            && let Some(start) = self.device_claims.awaiting.starts.get_mut(&gang)
+        {
+            start.given_up = Some(format!("pod {}/{} of its gang: {why}", binding.namespace, binding.name));
+        }
+    }
+
+    /// Whether the bound members of a gang and those that are being bound are as many as it needs.
+    fn is_enough_of(&self, gang: &Name) -> bool {
+        let awaiting = &self.device_claims.awaiting;
+        let is_there = |(uid, known): &(&String, &KnownPod)| {
+            let facts = &known.facts;
+            let stays = !facts.is_leaving && !facts.has_ended && !known.is_gone && known.instance.is_some();
+            stays && !awaiting.given_up.contains_key(*uid) && gang_of(facts).as_ref() == Some(gang)
+        };
+        let there: Vec<&PodFacts> = self.pods.iter().filter(is_there).map(|(_, known)| &known.facts).collect();
+        let Some(group) = there.first().and_then(|facts| self.group_of(facts)) else { return false };
+        let are_enough = |least: u32, members: usize| u32::try_from(members).is_ok_and(|members| members >= least);
+        let of_sub_group =
+            |name: &str| there.iter().filter(|facts| sub_group_of(facts, &group).is_some_and(|of| of == name)).count();
+        are_enough(group.min_members, there.len())
+            && group.sub_groups.iter().all(|sub| are_enough(sub.min_members, of_sub_group(&sub.name)))
+    }
+
+    /// What a pod waits for, apart from other pods.
+    fn look(&self, binding: &Binding, now_ms: i64) -> Readiness {
+        let Binding { uid, node, generation, .. } = binding;
+        let awaiting = &self.device_claims.awaiting;
+        let known = self.pods.get(uid).filter(|known| !known.facts.is_leaving && !known.is_gone);
+        let Some(known) = known else { return given_up("the pod is deleted".to_owned()) };
+        let of_gang = awaiting.start_of(uid).and_then(|start| start.given_up.as_ref());
+        if let Some(why) = awaiting.given_up.get(uid).or(of_gang) {
             return given_up(why.clone());
         }
-        let unready: Vec<(&ClaimFacts, &Unready)> =
-            self.claims_used_by(&known.facts).flat_map(|claim| claim.unready().map(move |of| (claim, of))).collect();
+        let is_this = |of: &Instance| of.generation == *generation && !of.is_bound;
+        if !known.instance.as_ref().is_some_and(is_this) {
+            return given_up(format!("node {node} is gone, or the pod is not to be bound to it any more"));
+        }
+        let mut unready: Vec<(&ClaimFacts, &Unready)> = Vec::new();
+        for (name, claim) in self.claims_of(&known.facts, binding) {
+            match usable(binding, &name, claim) {
+                Ok(claim) => unready.extend(claim.unready().map(|of| (claim, of))),
+                Err(why) => return given_up(format!("ResourceClaim {:?} {why}", name.1)),
+            }
+        }
         let will_not = |(claim, of): &&(&ClaimFacts, &Unready)| of.has_failed() || is_too_late(claim, now_ms);
         let said = |(claim, of): &(&ClaimFacts, &Unready)| format!("ResourceClaim {:?}: {of}", claim.name);
         if let Some(first) = unready.iter().find(will_not) {
             let in_time = if first.1.has_failed() { "" } else { " after ten minutes" };
-            let why = format!("{}{in_time}", said(first));
             let devices = unready.iter().filter(will_not).map(|(_, of)| (of.pool.clone(), of.device.clone())).collect();
-            let (full_name, gang) = (known.facts.full_name(), gang_of(&known.facts));
-            if let Some(gang) = gang {
-                self.give_up_gang(&gang, uid, &format!("pod {full_name} of its gang: {why}"));
-            }
-            return Readiness::GivenUp { why, devices };
+            return Readiness::GivenUp { why: format!("{}{in_time}", said(first)), devices };
         }
-        if let Some(first) = unready.first() {
-            return Readiness::Waits(said(first));
-        }
-        let gang = gang_of(&known.facts);
-        self.device_claims.awaiting.end(uid);
-        match gang.is_some_and(|gang| self.device_claims.awaiting.of_gangs.contains_key(&gang)) {
-            true => Readiness::Waits("the devices of other pods of its gang are not ready".to_owned()),
-            false => Readiness::Ready,
-        }
+        unready.first().map_or(Readiness::Ready, |first| Readiness::Waits(said(first)))
     }
 
-    fn give_up_gang(&mut self, gang: &Name, but: &str, why: &str) {
-        let others = self.pods.iter().filter(|(uid, known)| {
-            is_on_its_way(known) && uid.as_str() != but && gang_of(&known.facts).as_ref() == Some(gang)
-        });
-        let others: Vec<String> = others.map(|(uid, _)| uid.clone()).collect();
-        self.device_claims.awaiting.given_up.extend(others.into_iter().map(|uid| (uid, why.to_owned())));
+    /// What a pod waits for whose own devices are ready. The last member of a gang that becomes ready lets all of them be
+    /// bound, if nothing has happened to the others since they were looked at.
+    fn with_gang(&mut self, uid: &str, now_ms: i64) -> Readiness {
+        let Some(start) = self.device_claims.awaiting.start_of_mut(uid) else { return Readiness::Ready };
+        start.pending.remove(uid);
+        if start.is_awaited && start.pending.is_empty() {
+            self.look_at_members(uid, now_ms);
+        }
+        let awaiting = &mut self.device_claims.awaiting;
+        let Some(start) = awaiting.start_of(uid) else { return Readiness::Ready };
+        if let Some(why) = &start.given_up {
+            return given_up(why.clone());
+        }
+        if start.is_awaited && !start.pending.is_empty() {
+            return Readiness::Waits("other pods of its gang are not ready to be bound".to_owned());
+        }
+        for member in start.members.keys().cloned().collect::<Vec<String>>() {
+            awaiting.leave(&member);
+        }
+        Readiness::Ready
+    }
+
+    /// Looks again at all members that are being bound together with this one.
+    fn look_at_members(&mut self, uid: &str, now_ms: i64) {
+        let start = self.device_claims.awaiting.start_of(uid);
+        let members = start.map(|start| start.members.values().cloned().collect::<Vec<Binding>>());
+        for member in members.into_iter().flatten() {
+            match self.look(&member, now_ms) {
+                Readiness::Ready => {}
+                Readiness::Waits(_) => {
+                    if let Some(start) = self.device_claims.awaiting.start_of_mut(&member.uid) {
+                        start.pending.insert(member.uid);
+                    }
+                }
+                Readiness::GivenUp { why, .. } => self.will_not_be_bound(&member.uid, &why),
+            }
+        }
     }
 
     /// Does not give out these devices for now.
@@ -128,23 +220,36 @@ impl Mirror {
         self.forget_places_with(devices);
     }
 
-    /// The claims of a pod that are there.
-    fn claims_used_by<'a>(&'a self, facts: &'a PodFacts) -> impl Iterator<Item = &'a ClaimFacts> {
-        let made = self.device_claims.made.get(&facts.uid).into_iter().flatten().cloned();
-        names_of(facts).chain(made).filter_map(|name| self.device_claims.claims.get(&name))
+    /// The claims of a pod that is being bound, each with what is known of it.
+    fn claims_of(&self, facts: &PodFacts, binding: &Binding) -> impl Iterator<Item = (Name, Option<&ClaimFacts>)> {
+        let reserved = binding.reservations.iter().map(|of| (binding.namespace.clone(), of.claim.name.clone()));
+        let names: BTreeSet<Name> = names_of(facts).chain(reserved).collect();
+        names.into_iter().map(|name| {
+            let claim = self.device_claims.claims.get(&name);
+            (name, claim)
+        })
     }
 }
 
 impl Awaiting {
-    /// A gang waits no more for the devices of this member.
-    fn end(&mut self, uid: &str) {
-        let Some(gang) = self.gang_of.remove(uid) else { return };
-        if let Some(members) = self.of_gangs.get_mut(&gang) {
-            members.remove(uid);
-            if members.is_empty() {
-                self.of_gangs.remove(&gang);
-            }
+    fn start_of(&self, uid: &str) -> Option<&Start> {
+        self.starts.get(self.gang_of.get(uid)?)
+    }
+
+    fn start_of_mut(&mut self, uid: &str) -> Option<&mut Start> {
+        self.starts.get_mut(self.gang_of.get(uid)?)
+    }
+
+    /// A member of a gang does not wait any more. Returns its gang and its binding.
+    fn leave(&mut self, uid: &str) -> Option<(Name, Binding)> {
+        let gang = self.gang_of.remove(uid)?;
+        let start = self.starts.get_mut(&gang)?;
+        start.pending.remove(uid);
+        let binding = start.members.remove(uid)?;
+        if start.members.is_empty() {
+            self.starts.remove(&gang);
         }
+        Some((gang, binding))
     }
 }
 
@@ -153,6 +258,30 @@ impl DeviceClaims {
         let shunned = &self.awaiting.shunned;
         !shunned.is_empty() && shunned.contains(&(pool.clone(), device.to_owned()))
     }
+}
+
+/// A claim, if the pod can use it that it was reserved for.
+///
+/// # Errors
+/// What has become of it.
+fn usable<'a>(binding: &Binding, name: &Name, claim: Option<&'a ClaimFacts>) -> Result<&'a ClaimFacts, &'static str> {
+    let claim = claim.ok_or("is gone")?;
+    // The UID of a claim that was to be made was not known when the binding was decided.
+    let is_other = |of: &Reservation| of.claim.name == name.1 && of.to_make.is_none() && of.claim.uid != claim.uid;
+    if binding.reservations.iter().any(is_other) {
+        return Err("was deleted, and there is another one of its name");
+    }
+    if claim.allocation.is_none() {
+        return Err("is not allocated any more");
+    }
+    if !claim.is_reserved_for(&binding.uid) {
+        return Err("is not reserved for the pod any more");
+    }
+    Ok(claim)
+}
+
+fn given_up(why: String) -> Readiness {
+    Readiness::GivenUp { why, devices: BTreeSet::new() }
 }
 
 /// Whether a claim has devices that will not become ready. Nobody can use its allocation.

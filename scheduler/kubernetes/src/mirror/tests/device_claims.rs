@@ -191,7 +191,8 @@ impl World {
     /// Removes a user from a claim, and with the last user the allocation.
     fn end_use(&mut self, claim: &str, uid: &str) {
         self.change_claim(claim, |claim| {
-            let status = claim["status"].as_object_mut().unwrap();
+            // A claim that was never written has no status.
+            let Some(status) = claim["status"].as_object_mut() else { return };
             let users = status.get_mut("reservedFor").and_then(Value::as_array_mut);
             let is_last = users.is_none_or(|users| {
                 users.retain(|user| user["uid"] != uid);

@@ -3,7 +3,7 @@
 use aliquot_scheduler_engine::ClaimUid;
 use serde_json::{Value, json};
 
-use super::super::World;
+use super::super::{Readiness, World, Write};
 
 /// Cards that must be made ready.
 fn slow_cards(names: &[&str]) -> Value {
@@ -52,6 +52,14 @@ impl World {
     fn complaint(&self, name: &str) -> String {
         let claim = self.view.as_ref().unwrap().claim(&ClaimUid::from(self.uid(name).as_str())).unwrap();
         claim.complaint.expect("it could not be bound").to_string()
+    }
+
+    /// Looks whether the devices of a waiting pod are ready, and binds it if they are.
+    fn look_at(&mut self, name: &str) {
+        let place =
+            self.unready.iter().position(|binding| binding.name == name).expect("the pod waits for its devices");
+        let binding = self.unready.remove(place);
+        self.bind_if_ready(binding);
     }
 
     fn gang_with_slow_cards(&mut self, size: usize) {
@@ -174,6 +182,148 @@ fn a_gang_is_given_up_with_the_card_of_one_member() {
 }
 
 #[test]
+fn a_pod_is_not_bound_without_what_was_reserved() {
+    type Change = fn(&mut World);
+    let changes: [(Change, &str); 4] = [
+        (|world| world.remove_claim("a"), "is gone"),
+        (
+            |world| world.change_claim("a", |claim| claim["status"]["allocation"] = Value::Null),
+            "not allocated any more",
+        ),
+        (|world| world.change_claim("a", |claim| claim["status"]["reservedFor"] = json!([])), "not reserved"),
+        (|world| world.change_claim("a", |claim| claim["metadata"]["uid"] = "other".into()), "another one of its name"),
+    ];
+    for (change, said) in changes {
+        let mut world = with_slow_cards(&["n"]);
+        world.pod_with_nic("a", json!({}));
+        world.reconcile();
+        world.say_of("a", "Near");
+        change(&mut world);
+        let found = world.mirror.readiness(&world.unready[0], world.now_ms.cast_signed(), false);
+        let Readiness::GivenUp { why, .. } = found else { panic!("{said}: {found:?}") };
+        assert!(why.contains("ResourceClaim \"a\"") && why.contains(said), "{why}");
+    }
+}
+
+#[test]
+fn a_pod_is_not_bound_to_another_node_of_the_name() {
+    let mut world = with_slow_cards(&["n"]);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    world.say_of("a", "Near");
+    world.node("n", 0);
+    world.look_at("a");
+    assert_eq!(world.log, ["a given up"]);
+    world.reconcile();
+    world.say_of("a", "Near");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn a_gang_is_given_up_with_a_member_that_is_deleted() {
+    let mut world = with_slow_cards(&["n", "m"]);
+    world.gang_with_slow_cards(2);
+    world.reconcile();
+    for name in ["member-0", "member-1"] {
+        world.say_of(name, "Near");
+    }
+    world.delete("member-0");
+    // It is looked at before the engine hears of this.
+    world.look_at("member-1");
+    assert_eq!(world.log, ["member-1 given up"]);
+    world.hear();
+    world.poll();
+    let why = world.complaint("member-1");
+    assert!(why.contains("default/member-0") && why.contains("deleted"), "{why}");
+}
+
+#[test]
+fn a_gang_is_given_up_with_a_member_that_leaves() {
+    let mut world = with_slow_cards(&["n", "m"]);
+    world.gang_with_slow_cards(2);
+    world.reconcile();
+    world.say_of("member-0", "Near");
+    world.look_at("member-0");
+    world.pods.get_mut("member-0").unwrap()["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    world.show("member-0");
+    world.say_of("member-1", "Near");
+    world.look_at("member-1");
+    assert_eq!(world.log, ["member-1 given up"]);
+}
+
+#[test]
+fn a_gang_is_given_up_with_the_node_of_one_member() {
+    let mut world = with_slow_cards(&["n", "m"]);
+    world.gang_with_slow_cards(2);
+    world.reconcile();
+    for name in ["member-0", "member-1"] {
+        world.say_of(name, "Near");
+    }
+    let node = world.unready.iter().find(|binding| binding.name == "member-0").unwrap().node.clone();
+    world.remove_node(&node);
+    world.look_at("member-0");
+    world.look_at("member-1");
+    assert_eq!(world.log, ["member-0 given up", "member-1 given up"]);
+}
+
+#[test]
+fn a_gang_is_given_up_if_a_claim_is_not_reserved() {
+    let mut world = with_slow_cards(&["n", "m"]);
+    world.gang_with_slow_cards(2);
+    world.wait_for_writes();
+    let mut writes = std::mem::take(&mut world.writes);
+    let (second, first) = (writes.pop().unwrap(), writes.pop().unwrap());
+    let Write::Bind(first) = first else { panic!("{first:?} is no binding") };
+    world.carry_out(second);
+    world.end_binding(&first, Err("the claim has changed".to_owned()));
+    let name = world.unready[0].name.clone();
+    world.say_of(&name, "Near");
+    world.look_at(&name);
+    assert_eq!(world.log, [format!("{name} given up")]);
+}
+
+#[test]
+fn a_gang_that_runs_goes_on_without_a_new_member() {
+    let mut world = with_slow_cards(&["n", "m"]);
+    for name in ["plain-0", "plain-1"] {
+        world.pod(name, 0, json!({}));
+        world.join_gang(name, "g", 2);
+    }
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["plain-0", "plain-1"]);
+    for name in ["new-0", "new-1"] {
+        world.pod_with_nic(name, json!({}));
+        world.join_gang(name, "g", 2);
+    }
+    world.reconcile();
+    world.say_of("new-0", "Broken");
+    world.say_of("new-1", "Near");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["new-1", "plain-0", "plain-1"], "{:?}", world.log);
+}
+
+#[test]
+fn a_gang_starts_without_a_member_that_it_does_not_need() {
+    let mut world = with_slow_cards(&["n", "m", "o"]);
+    for name in ["a", "b", "c"] {
+        world.pod_with_nic(name, json!({}));
+        world.join_gang(name, "g", 2);
+    }
+    world.reconcile();
+    world.say_of("b", "Broken");
+    for name in ["a", "c"] {
+        world.say_of(name, "Near");
+    }
+    world.look_at("a");
+    world.look_at("b");
+    world.look_at("c");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "c"], "{:?}", world.log);
+    assert!(!world.log.iter().any(|done| done == "a given up" || done == "c given up"), "{:?}", world.log);
+}
+
+#[test]
 fn cards_that_are_ready_at_once_go_first() {
     let mut world = World::new();
     world.node("n", 0);
@@ -247,4 +397,21 @@ fn all_users_of_a_claim_wait_for_its_card() {
     world.say_of("a", "Broken");
     world.reconcile();
     assert_eq!(world.pool_of("a"), None, "{:?}", world.log);
+}
+
+#[test]
+fn a_gang_is_given_up_when_one_member_has_waited_too_long() {
+    let mut world = with_slow_cards(&["n", "m"]);
+    world.gang_with_slow_cards(2);
+    world.reconcile();
+    world.say_of("member-0", "Near");
+    let binding = world.unready.iter().find(|binding| binding.name == "member-0").unwrap().clone();
+    let now_ms = world.now_ms.cast_signed();
+    assert!(matches!(world.mirror.readiness(&binding, now_ms, false), Readiness::Waits(_)));
+    let last = world.mirror.readiness(&binding, now_ms, true);
+    let Readiness::GivenUp { why, .. } = last else { panic!("{last:?}") };
+    assert!(why.contains("after ten minutes"), "{why}");
+    world.say_of("member-1", "Near");
+    world.look_at("member-1");
+    assert_eq!(world.log, ["member-1 given up"]);
 }
