@@ -1,4 +1,5 @@
-//! What keeps devices from a pod that lacks some: taints, and what is left of capacities.
+//! What keeps devices from a pod that lacks some: taints, what is left of capacities, and devices that are left out for a
+//! while.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ impl Mirror {
     /// What keeps devices from a pod, if it lacks some. `seen`: what was found about other pods at the same look.
     pub(crate) fn about_devices(&self, uid: &str, seen: &mut AboutDevices) -> Vec<String> {
         let lacking = self.lacking_capacity(uid, seen);
-        lacking.into_iter().chain(self.tainted_for(uid, seen)).collect()
+        lacking.into_iter().chain(self.tainted_for(uid, seen)).chain(self.shunned_for_pod(uid)).collect()
     }
 
     /// Names a device that only a taint keeps from a pod's claims; `None`: there is none.

@@ -10,6 +10,7 @@ mod allocation;
 mod beside;
 mod lacks;
 mod owned;
+mod shunned;
 mod support;
 mod uses;
 
@@ -24,6 +25,7 @@ pub(super) use allocation::{Asking, GivenOfOurs};
 use beside::Places;
 use owned::Owners;
 pub(super) use owned::{Owner, Promised};
+use shunned::Shunned;
 
 /// When there are so many kinds, those that no pending pod is of are dropped before another one is added.
 const KINDS_KEPT: usize = 64;
@@ -61,6 +63,7 @@ pub(super) struct Others {
     owners: BTreeMap<PoolKey, BTreeMap<String, Owners>>,
     /// The devices that each has, or has shares of.
     owned: BTreeMap<Owner, BTreeSet<DeviceId>>,
+    shunned: Shunned,
 }
 
 /// For whose devices a claim asks.

@@ -8,8 +8,8 @@ use aliquot_scheduler_engine::Generation;
 use super::super::gangs::{name_of, sub_group_of};
 use super::super::{Binding, Instance, KnownPod, Mirror};
 use super::others::DeviceId;
-use super::{DeviceClaims, Name, Reservation, names_of};
-use crate::dra::{ClaimFacts, PoolKey, Unready};
+use super::{Name, Reservation, names_of};
+use crate::dra::{ClaimFacts, Unready};
 use crate::pod::PodFacts;
 
 /// The longest wait for a device, from its allocation on. It is kube-scheduler's.
@@ -38,8 +38,6 @@ pub(super) struct Awaiting {
     gang_of: BTreeMap<String, Name>,
     /// Why pods that are being bound are given up, by UID.
     given_up: BTreeMap<String, String>,
-    /// Devices that lately did not become ready. They are not given out meanwhile.
-    shunned: BTreeSet<DeviceId>,
 }
 
 /// The members of a gang that are being bound together.
@@ -208,18 +206,6 @@ impl Mirror {
         }
     }
 
-    /// Does not give out these devices for now.
-    pub(crate) fn shun_devices(&mut self, devices: BTreeSet<DeviceId>) {
-        self.device_claims.awaiting.shunned.extend(devices.iter().cloned());
-        self.forget_places_with(devices);
-    }
-
-    /// Gives out these devices again.
-    pub(crate) fn shun_devices_no_more(&mut self, devices: BTreeSet<DeviceId>) {
-        devices.iter().for_each(|device| _ = self.device_claims.awaiting.shunned.remove(device));
-        self.forget_places_with(devices);
-    }
-
     /// The claims of a pod that is being bound, each with what is known of it.
     fn claims_of(&self, facts: &PodFacts, binding: &Binding) -> impl Iterator<Item = (Name, Option<&ClaimFacts>)> {
         let reserved = binding.reservations.iter().map(|of| (binding.namespace.clone(), of.claim.name.clone()));
@@ -250,13 +236,6 @@ impl Awaiting {
             self.starts.remove(&gang);
         }
         Some((gang, binding))
-    }
-}
-
-impl DeviceClaims {
-    pub(super) fn is_shunned(&self, pool: &PoolKey, device: &str) -> bool {
-        let shunned = &self.awaiting.shunned;
-        !shunned.is_empty() && shunned.contains(&(pool.clone(), device.to_owned()))
     }
 }
 

@@ -253,7 +253,8 @@ impl Mirror {
         let mut selected = 0_usize;
         for (number, device) in devices.iter().enumerate().filter(|(_, device)| is_selected(device)) {
             let share = if ask.is_admin { Vec::new() } else { self.device_claims.share_of(ask, device) };
-            let is_free = ask.is_admin || device.is_free;
+            let has_access = ask.is_admin && !self.device_claims.is_shunned(device.pool, device.name);
+            let is_free = has_access || device.is_free;
             // A device that has too little left is none of "all" devices, as in Kubernetes.
             let is_enough = share.iter().all(|(stock, amount)| *amount <= room.left_of(*stock));
             selected += usize::from(is_enough || !is_free);
@@ -365,12 +366,13 @@ impl Mirror {
             reach.zip(labels).is_some_and(|(reach, labels)| reach.includes(node, labels))
         };
         let capacity = request.choices.iter().find_map(|choice| self.device_claims.lacking_for(choice, reaches));
-        let capacity = capacity.map(|text| format!("; {text}")).unwrap_or_default();
+        let shunned = request.choices.iter().find_map(|choice| self.device_claims.shunned_for(choice, reaches));
+        let details: String = capacity.into_iter().chain(shunned).map(|text| format!("; {text}")).collect();
         let ours = ours.iter().flat_map(|of| of.results.iter().flatten());
         let ours: Vec<String> = ours.map(|result| format!("{}/{}", result.pool, result.device)).collect();
         let beside = if ours.is_empty() { String::new() } else { format!(" beside {}", ours.join(" and ")) };
         format!(
-            "ResourceClaim {:?}, request {:?} for devices of {}: {why}{beside} on node {node}{capacity}",
+            "ResourceClaim {:?}, request {:?} for devices of {}: {why}{beside} on node {node}{details}",
             claim.name,
             request.name,
             drivers.join(" and ")

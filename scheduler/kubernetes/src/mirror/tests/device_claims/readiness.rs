@@ -4,6 +4,8 @@ use aliquot_scheduler_engine::ClaimUid;
 use serde_json::{Value, json};
 
 use super::super::{Readiness, World, Write};
+use super::NIC;
+use crate::mirror::DeviceId;
 
 /// Cards that must be made ready.
 fn slow_cards(names: &[&str]) -> Value {
@@ -117,7 +119,7 @@ fn a_card_that_fails_is_given_back_and_another_is_tried() {
     world.pod_with_nic("b", json!({}));
     world.reconcile();
     assert_eq!(world.pool_of("b"), None);
-    world.mirror.shun_devices_no_more([((super::NIC.to_owned(), first.clone()), "x".to_owned())].into());
+    world.mirror.shun_devices_no_more([((NIC.to_owned(), first.clone()), "x".to_owned())].into());
     world.reconcile();
     assert_eq!(world.pool_of("b"), Some(first.as_str()));
 }
@@ -414,4 +416,61 @@ fn a_gang_is_given_up_when_one_member_has_waited_too_long() {
     world.say_of("member-1", "Near");
     world.look_at("member-1");
     assert_eq!(world.log, ["member-1 given up"]);
+}
+
+/// Has a card left out once more.
+fn shun(world: &mut World, card: &DeviceId) {
+    world.mirror.shun_devices([card.clone()].into());
+}
+
+fn shun_no_more(world: &mut World, card: &DeviceId) {
+    world.mirror.shun_devices_no_more([card.clone()].into());
+}
+
+fn card(name: &str) -> DeviceId {
+    ((NIC.to_owned(), "n-nics".to_owned()), name.to_owned())
+}
+
+#[test]
+fn a_card_that_failed_twice_is_left_out_until_the_last_end() {
+    let mut world = with_slow_cards(&["n"]);
+    let card = card("x");
+    shun(&mut world, &card);
+    shun(&mut world, &card);
+    shun_no_more(&mut world, &card);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    assert_eq!(world.pool_of("a"), None);
+    shun_no_more(&mut world, &card);
+    world.reconcile();
+    assert_eq!(world.pool_of("a"), Some("n-nics"));
+}
+
+#[test]
+fn an_administrator_gets_no_card_that_failed_lately() {
+    let mut world = World::new();
+    world.node("n", 0);
+    world.nics("n", 2);
+    shun(&mut world, &card("nic-0"));
+    world.pod_with_nic("a", json!({"adminAccess": true}));
+    world.pod_with_nic("all", json!({"adminAccess": true, "allocationMode": "All"}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    assert_eq!(world.claims["a"]["status"]["allocation"]["devices"]["results"][0]["device"], "nic-1");
+    shun_no_more(&mut world, &card("nic-0"));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "all"]);
+}
+
+#[test]
+fn who_waits_for_a_card_that_failed_lately_hears_of_it() {
+    let mut world = with_slow_cards(&["n"]);
+    shun(&mut world, &card("x"));
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    let said = |world: &World| world.mirror.pod_named("default", "a").unwrap().of_devices;
+    let text = format!("device n-nics/x of {NIC} did not become ready lately");
+    assert!(said(&world).iter().any(|of| of.contains(&text) && of.contains("five minutes")), "{:?}", said(&world));
+    shun_no_more(&mut world, &card("x"));
+    assert_eq!(said(&world), [] as [String; 0]);
 }
