@@ -30,7 +30,13 @@ pub(crate) async fn wait(binding: &Binding, shared: &Arc<Shared>, events: &Event
     let mut is_said = false;
     loop {
         let (now_ms, is_last) = (Timestamp::now().as_millisecond(), Instant::now() >= end);
-        let why = match shared.change(|mirror| mirror.readiness(binding, now_ms, is_last)) {
+        // Most looks find nothing new. Only the others have the engine told.
+        let waits = shared.read(|mirror| mirror.still_waits(binding, now_ms));
+        let found = match waits.filter(|_| !is_last) {
+            Some(why) => Readiness::Waits(why),
+            None => shared.change(|mirror| mirror.readiness(binding, now_ms, is_last)),
+        };
+        let why = match found {
             Readiness::Ready => return Ok(()),
             Readiness::GivenUp { why, devices } => {
                 shun(devices, shared);

@@ -219,6 +219,9 @@ impl World {
 
     /// Binds a pod whose claims are reserved, if its devices are ready.
     fn bind_if_ready(&mut self, binding: Binding) {
+        if self.mirror.still_waits(&binding, self.now_ms.cast_signed()).is_some() {
+            return self.unready.push(binding);
+        }
         match self.mirror.readiness(&binding, self.now_ms.cast_signed(), false) {
             Readiness::Ready => {}
             Readiness::Waits(_) => return self.unready.push(binding),

@@ -15,6 +15,9 @@ use crate::pod::PodFacts;
 /// The longest wait for a device, from its allocation on. It is kube-scheduler's.
 pub(crate) const LONGEST_MS: i64 = 600_000;
 
+/// What a pod waits for whose own devices are ready.
+const OTHERS_ARE_NOT_READY: &str = "other pods of its gang are not ready to be bound";
+
 /// What a pod that is being bound waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
@@ -83,6 +86,20 @@ impl Mirror {
         if self.pods.get(uid).filter(is_meant).is_some_and(is_on_its_way) {
             let why = "it was to leave its place before it was bound".to_owned();
             self.device_claims.awaiting.given_up.insert(uid.to_owned(), why);
+        }
+    }
+
+    /// What a pod still waits for, if a look by [`readiness`](Self::readiness) would change nothing; `None`: it would, or the
+    /// pod may be ready.
+    pub(crate) fn still_waits(&self, binding: &Binding, now_ms: i64) -> Option<String> {
+        match self.look(binding, now_ms) {
+            Readiness::Waits(why) => Some(why),
+            Readiness::Ready => {
+                let start = self.device_claims.awaiting.start_of(&binding.uid)?;
+                let waits = start.waits_for_others() && !start.pending.contains(&binding.uid);
+                waits.then(|| OTHERS_ARE_NOT_READY.to_owned())
+            }
+            Readiness::GivenUp { .. } => None,
         }
     }
 
@@ -180,8 +197,8 @@ impl Mirror {
         if let Some(why) = &start.given_up {
             return given_up(why.clone());
         }
-        if start.is_awaited && !start.pending.is_empty() {
-            return Readiness::Waits("other pods of its gang are not ready to be bound".to_owned());
+        if start.waits_for_others() {
+            return Readiness::Waits(OTHERS_ARE_NOT_READY.to_owned());
         }
         for member in start.members.keys().cloned().collect::<Vec<String>>() {
             awaiting.leave(&member);
@@ -214,6 +231,13 @@ impl Mirror {
             let claim = self.device_claims.claims.get(&name);
             (name, claim)
         })
+    }
+}
+
+impl Start {
+    /// Whether a member that is ready waits for others.
+    fn waits_for_others(&self) -> bool {
+        self.is_awaited && !self.pending.is_empty()
     }
 }
 

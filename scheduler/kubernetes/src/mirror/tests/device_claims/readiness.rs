@@ -418,6 +418,29 @@ fn a_gang_is_given_up_when_one_member_has_waited_too_long() {
     assert_eq!(world.log, ["member-1 given up"]);
 }
 
+#[test]
+fn who_still_waits_is_found_without_a_change() {
+    let mut world = with_slow_cards(&["n", "m"]);
+    world.gang_with_slow_cards(2);
+    world.reconcile();
+    let waits = |world: &World, name: &str| {
+        let binding = world.unready.iter().find(|binding| binding.name == name).unwrap();
+        world.mirror.still_waits(binding, world.now_ms.cast_signed())
+    };
+    assert!(waits(&world, "member-0").unwrap().contains("\"Near\""));
+    world.say_of("member-0", "Near");
+    // The others must hear that it is ready.
+    assert_eq!(waits(&world, "member-0"), None);
+    world.look_at("member-0");
+    assert!(waits(&world, "member-0").unwrap().contains("other pods of its gang"));
+    world.say_of("member-1", "Near");
+    assert_eq!(waits(&world, "member-1"), None);
+    world.delete("member-1");
+    assert_eq!(waits(&world, "member-0"), None);
+    world.look_at("member-0");
+    assert_eq!(world.log, ["member-0 given up"]);
+}
+
 /// Has a card left out once more.
 fn shun(world: &mut World, card: &DeviceId) {
     world.mirror.shun_devices([card.clone()].into());
