@@ -98,6 +98,9 @@ fn the_driver_has_exactly_the_rights_that_it_uses() {
     wait::until_true("the devices are published anew", || {
         published(&cluster) == [before.clone()] && used("update", "resourceslices")
     });
+    // As a kubelet does that starts.
+    cluster.store().delete(&SLICES, "", &before, false).unwrap();
+    wait::until_true("the devices are published again", || published(&cluster).len() == 1);
     for name in ["good", "bad"] {
         cluster.delete_pod(name);
         cluster.store().delete(&CLAIMS, NAMESPACE, name, false).unwrap();

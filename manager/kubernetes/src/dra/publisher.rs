@@ -1,6 +1,7 @@
 //! Keeps the node's resource slices in line with the node's devices.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use k8s_openapi::api::core::v1::Node as NodeObject;
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Client;
-use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions, WatchEvent, WatchParams};
 use tokio::sync::watch;
+use tokio_stream::{Stream, StreamExt};
 use tracing::{info, warn};
 
 use super::claims::Claims;
@@ -18,10 +20,14 @@ use super::pool::{Layout, is_whole, specs};
 use super::resource_slices::{Content, Support, content};
 use aliquot_api_server::{is_not_found, message};
 
-/// Time between two looks at the resource slices, which other programs may have changed.
+/// Time between two looks at the resource slices. Changes by other programs are noticed at once, unless the API server
+/// tells of none.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Time between a failure and the first new try. It doubles with each further failure, up to the interval above.
 const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// The changes of the node's resource slices, as the API server tells them.
+type Events = Pin<Box<dyn Stream<Item = Result<WatchEvent<ResourceSlice>, kube::Error>> + Send>>;
 
 /// Writes the resource slices of one node.
 pub(super) struct Publisher {
@@ -44,6 +50,18 @@ struct Written {
     versions: BTreeMap<String, Option<String>>,
 }
 
+/// Whether an event tells of a change by another program, and not of what was written last.
+fn is_by_others(written: Option<&Written>, event: &WatchEvent<ResourceSlice>) -> bool {
+    let known = |slice: &ResourceSlice| written?.versions.get(slice.metadata.name.as_ref()?);
+    match event {
+        WatchEvent::Added(slice) | WatchEvent::Modified(slice) => {
+            known(slice) != Some(&slice.metadata.resource_version)
+        }
+        WatchEvent::Deleted(slice) => written.is_none() || known(slice).is_some(),
+        WatchEvent::Bookmark(_) | WatchEvent::Error(_) => false,
+    }
+}
+
 impl Publisher {
     /// The publisher for the node with that name and these claims.
     #[must_use]
@@ -64,7 +82,11 @@ impl Publisher {
     pub(super) async fn run(mut self, mut end: watch::Receiver<bool>) {
         let mut known = self.claims.node().devices();
         let mut retry = RETRY_MIN;
+        let mut events = None;
         loop {
+            if events.is_none() {
+                events = self.watch().await;
+            }
             known.mark_unchanged();
             let wait = match self.publish().await {
                 Ok(()) => {
@@ -80,11 +102,39 @@ impl Publisher {
             };
             tokio::select! {
                 changed = known.changed() => if changed.is_err() { return },
+                () = self.others_change(&mut events) => {}
                 () = tokio::time::sleep(wait) => {}
                 // An error means that the sender is gone, which is the end as well.
                 _ = end.wait_for(|end| *end) => return,
             }
         }
+    }
+
+    /// Begins to watch the node's resource slices. Without a watch they are only looked at from time to time.
+    async fn watch(&self) -> Option<Events> {
+        let params = WatchParams::default().fields(&self.selector());
+        match self.slices.watch(&params, "0").await {
+            Ok(events) => Some(Box::pin(events)),
+            Err(error) => {
+                warn!(error = message(&error), "cannot watch the node's resource slices");
+                None
+            }
+        }
+    }
+
+    /// Returns when another program has changed the node's resource slices: a kubelet that starts deletes them, even
+    /// after the driver has registered with it. Returns too when the watch has ended, after a pause.
+    async fn others_change(&self, events: &mut Option<Events>) {
+        let Some(stream) = events else { return std::future::pending().await };
+        loop {
+            match stream.next().await {
+                None | Some(Err(_) | Ok(WatchEvent::Error(_))) => break,
+                Some(Ok(event)) if is_by_others(self.written.as_ref(), &event) => return,
+                Some(Ok(_)) => {}
+            }
+        }
+        *events = None;
+        tokio::time::sleep(RETRY_MIN).await;
     }
 
     /// Makes the API server's resource slices describe the node's devices.
@@ -123,8 +173,13 @@ impl Publisher {
 
     /// The driver's resource slices of this node.
     async fn list(&self) -> Result<Vec<ResourceSlice>, kube::Error> {
-        let params = ListParams::default().fields(&format!("spec.driver={DRIVER},spec.nodeName={}", self.node_name));
+        let params = ListParams::default().fields(&self.selector());
         Ok(self.slices.list(&params).await?.items)
+    }
+
+    /// Selects the driver's resource slices of this node.
+    fn selector(&self) -> String {
+        format!("spec.driver={DRIVER},spec.nodeName={}", self.node_name)
     }
 
     fn is_written(&self, wanted: &Content, layout: Layout, found: &[ResourceSlice]) -> bool {
@@ -232,6 +287,27 @@ mod tests {
     fn generations_only_grow() {
         assert_eq!(generation(&[]), 0);
         assert_eq!(generation(&[slice(&[], 7), slice(&[], 8)]), 8);
+    }
+
+    #[test]
+    fn what_others_change_is_told_from_what_was_written() {
+        let of = |name: &str, version: &str| {
+            let (name, resource_version) = (Some(name.to_owned()), Some(version.to_owned()));
+            let metadata = ObjectMeta { name, resource_version, ..ObjectMeta::default() };
+            ResourceSlice { metadata, ..ResourceSlice::default() }
+        };
+        let written = Written {
+            content: Content::default(),
+            layout: Layout::Separate,
+            versions: BTreeMap::from([("mine".into(), Some("7".into()))]),
+        };
+        let by_others = |event: WatchEvent<ResourceSlice>| is_by_others(Some(&written), &event);
+        assert!(!by_others(WatchEvent::Added(of("mine", "7"))));
+        assert!(by_others(WatchEvent::Modified(of("mine", "8"))));
+        assert!(by_others(WatchEvent::Added(of("other", "7"))));
+        assert!(by_others(WatchEvent::Deleted(of("mine", "9"))), "a kubelet that starts");
+        assert!(!by_others(WatchEvent::Deleted(of("other", "9"))), "what this program has removed itself");
+        assert!(is_by_others(None, &WatchEvent::Deleted(of("mine", "9"))));
     }
 
     #[test]
