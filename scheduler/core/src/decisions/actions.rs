@@ -1,9 +1,10 @@
 //! The actions for units that do not fit into free room: other claims are moved or evicted.
 //!
 //! *Consolidate* moves claims so that free room comes together in one place. *Reclaim* takes back from queues above
-//! their fair share. *Preempt* takes from units of lower priority in the same queue. In all cases the same set of
-//! entitled units ([`Entitled`](crate::decisions::entitled::Entitled)) decides which units may be taken, so actions
-//! never go round in circles.
+//! their fair share. *Preempt* takes from units of lower priority in the same queue, and together with these also
+//! what reclaim may take. In all cases the same set of entitled units
+//! ([`Entitled`](crate::decisions::entitled::Entitled)) decides which units may be taken, so actions never go round in
+//! circles.
 
 mod best_set;
 mod bounds;

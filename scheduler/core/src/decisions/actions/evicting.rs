@@ -110,20 +110,25 @@ impl Evicting<'_> {
 
     /// Evicts units of the unit's own queue until the queue stays within its fair share with the unit.
     pub(super) fn keep_share(&mut self, statement: &mut Statement<'_>) -> Result<(), Refusal> {
-        if self.bounds.action != Action::Reclaim {
+        let (shares, queue) = (self.bounds.shares, self.bounds.unit.queue);
+        let is_above = |bounds: &Bounds<'_>| shares.exceeded(statement.cluster(), queue, &bounds.least).is_some();
+        // Without units of the own queue, reclaim is only tried within the share.
+        if self.bounds.action != Action::Reclaim || !is_above(&self.bounds) {
             return Ok(());
         }
-        let (shares, queue) = (self.bounds.shares, self.bounds.unit.queue);
         let own = self.selection.all().filter(|number| self.is_own(&[*number]));
         let mut own: Vec<usize> = own.collect();
         self.finder.search.note(own.len());
         while let Some(resource) = shares.exceeded(statement.cluster(), queue, &self.bounds.least) {
             // The last one in rank goes first. What cannot go now cannot go later either.
-            let next = own.pop().ok_or(Refusal::above(shares, queue, resource))?;
+            let holds =
+                |number: &usize| self.selection.get(*number).is_some_and(|victim| victim.charge.get(resource) > 0);
+            let place = own.iter().rposition(holds).ok_or(Refusal::above(shares, queue, resource))?;
+            let next = own.remove(place);
             let Some(victim) = self.selection.get(next) else { continue };
             let cluster = statement.cluster();
             let may_go = Spares::new(cluster, self.selection.victims()).allow(victim, std::iter::empty());
-            if may_go && victim.charge.get(resource) > 0 && !victim.is_gone(cluster) {
+            if may_go && !victim.is_gone(cluster) {
                 self.for_share.insert(next);
                 self.evict(statement, next);
             }

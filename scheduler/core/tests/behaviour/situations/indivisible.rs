@@ -101,7 +101,7 @@ fn evicted_by_an_equal_queue(devices: usize, quota_devices: u64, held: u16, want
 }
 
 #[test]
-fn of_equal_queues_the_older_one_does_not_evict_for_a_mirrored_state() {
+fn of_equal_queues_the_older_one_evicts_for_no_mirrored_state() {
     assert_eq!(evicted_by_an_equal_queue(2, 0, 2, 2), 0);
     assert_eq!(evicted_by_an_equal_queue(2, 1, 2, 2), 0);
     assert_eq!(evicted_by_an_equal_queue(4, 2, 3, 3), 0);
@@ -120,7 +120,7 @@ fn an_equal_queue_does_not_evict_a_large_claim_that_came_first() {
 }
 
 #[test]
-fn a_member_that_came_late_does_not_evict_by_the_age_of_its_gang() {
+fn a_late_member_does_not_evict_by_the_age_of_its_gang() {
     let mut kit = Kit::of_nodes(1, 3);
     ["first", "second"].iter().for_each(|name| kit.queue(name, quota(0)));
     kit.group(gang("elastic", "first", 1));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_scheduler_core::{Action, Allowance, Claim, ClaimId, Request, Resource, Step};
+use aliquot_scheduler_core::{Action, Allowance, Claim, ClaimId, MilliCpu, Request, Resource, Step};
 
 use crate::kit::{Kit, evicted, gang, node, quota, train, whole};
 
@@ -100,6 +100,23 @@ fn a_gang_of_the_own_queue_goes_as_a_whole() {
     let high = kit.claim(urgent("own", whole(3)));
     assert_eq!(evicted(&kit.converge()), [low[0], low[1], others[3]]);
     assert_eq!(kit.running(&[high]), 1);
+}
+
+#[test]
+fn own_claims_leave_for_the_share_of_each_resource() {
+    let mut kit = Kit::of_nodes(1, 4);
+    let cpu = Allowance { quota: Some(2000), ..quota(0) };
+    kit.queue_of("own", BTreeMap::from([(Resource::DeviceCore, quota(2)), (Resource::Cpu, cpu)]), |_| {});
+    kit.queue("other", quota(2));
+    let of_cpu = kit.claim(train("own", Request { cpu: MilliCpu::new(2000), ..Request::default() }));
+    let of_device = kit.claim(train("own", whole(1)));
+    let others = kit.claims(3, &train("other", whole(1)));
+    kit.converge();
+    assert_eq!(kit.running(&[of_cpu, of_device, others[2]]), 3);
+    let high = kit.claim(urgent("own", Request { cpu: MilliCpu::new(2000), ..whole(2) }));
+    let steps = kit.converge();
+    assert_eq!(kit.running(&[high]), 1, "{steps:?}");
+    assert!(evicted(&steps).contains(&of_device) && evicted(&steps).contains(&others[2]), "{steps:?}");
 }
 
 #[test]
