@@ -178,8 +178,14 @@ impl Namespace<'_> {
         self.cluster.kubectl(&["delete", kind, name, "--namespace", &self.name], "");
     }
 
+    /// Deletes all objects of a kind, and returns when they are gone.
     pub(crate) fn delete_all(&self, kind: &str) {
         self.cluster.kubectl(&["delete", kind, "--all", "--namespace", &self.name], "");
+    }
+
+    /// Begins to delete all objects of a kind.
+    pub(crate) fn begin_to_delete_all(&self, kind: &str) {
+        self.cluster.kubectl(&["delete", kind, "--all", "--wait=false", "--namespace", &self.name], "");
     }
 
     /// The pod's output, once the pod has succeeded.

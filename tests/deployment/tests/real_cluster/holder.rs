@@ -31,13 +31,29 @@ impl Holder {
         Holder { name, slice, container: container(&tests.namespace.get("pod", name)) }
     }
 
-    /// Checks that its container is the same, that its use is known, and that a pod which joins its claim sees that
+    /// With claims, starts a pod that joins its claim. [`Holder::is_undisturbed`] checks what this pod saw. Meanwhile the
+    /// test can do something else.
+    pub(crate) fn begin_to_join(&self, tests: &Tests<'_>) {
+        if tests.mode == Mode::Claims {
+            let claim = json!({"resourceClaimName": self.name});
+            tests.namespace.apply(&[pod(&self.joining(), tests.image, &prints_devices(), &claim)]);
+        }
+    }
+
+    /// Checks that its container is the same, that its use is known, and that the pod which joins its claim saw that
     /// use.
     pub(crate) fn is_undisturbed(&self, tests: &Tests<'_>) {
         self.runs_on(tests);
         if tests.mode == Mode::Claims {
-            self.is_joined(tests);
+            let said = tests.namespace.output(&self.joining());
+            assert!(said.starts_with(&format!("device 0: total {}, free {},", 64 * MIB, 48 * MIB)), "{said}");
+            tests.namespace.delete("pod", &self.joining());
         }
+    }
+
+    /// The name of the pod that joins its claim.
+    fn joining(&self) -> String {
+        format!("joins-{}", self.name)
     }
 
     /// Checks that its container is the same, and that its use is known.
@@ -53,15 +69,6 @@ impl Holder {
     /// Checks that its container was not started again.
     pub(crate) fn has_the_same_container(&self, tests: &Tests<'_>) {
         assert_eq!(container(&tests.namespace.get("pod", self.name)), self.container);
-    }
-
-    fn is_joined(&self, tests: &Tests<'_>) {
-        let namespace = tests.namespace;
-        let joins = format!("joins-{}", self.name);
-        namespace.apply(&[pod(&joins, tests.image, &prints_devices(), &json!({"resourceClaimName": self.name}))]);
-        let said = namespace.output(&joins);
-        assert!(said.starts_with(&format!("device 0: total {}, free {},", 64 * MIB, 48 * MIB)), "{said}");
-        namespace.delete("pod", &joins);
     }
 
     pub(crate) fn end(self, tests: &Tests<'_>) {

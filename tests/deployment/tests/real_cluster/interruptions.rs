@@ -39,6 +39,7 @@ impl Tests<'_> {
                 "manager" => self.manager.restart(),
                 _ => _ = run(Command::new("sh").args(["-c", &format!("{restart} \"$0\""), part])).success(),
             }
+            holder.begin_to_join(self);
             self.starts_in_its_own(&format!("after-{part}-{number}"), part);
             holder.is_undisturbed(self);
             println!("ok: a restart of {part} disturbed nobody");
@@ -69,8 +70,9 @@ impl Tests<'_> {
     pub(crate) fn an_upgrade_disturbs_nobody(&self) {
         let old = Holder::start(self, "old");
         self.manager.upgrade();
-        old.is_undisturbed(self);
+        old.begin_to_join(self);
         let new = Holder::start(self, "new");
+        old.is_undisturbed(self);
         let shim = |holder: &Holder| self.manager.slice(&holder.slice).unwrap()["shim_path"].clone();
         assert_ne!(shim(&old), shim(&new));
         println!("ok: an upgrade disturbed nobody; pods of before have {}, new ones {}", shim(&old), shim(&new));

@@ -66,7 +66,7 @@ impl Tests<'_> {
 
         let ending = Instant::now();
         for kind in ["pod", "resourceclaim"] {
-            self.namespace.delete_all(kind);
+            self.namespace.begin_to_delete_all(kind);
         }
         wait::until_true("all slices are gone", || self.manager.slices().is_empty());
         let gone = ending.elapsed();
