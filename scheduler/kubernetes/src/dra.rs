@@ -16,6 +16,7 @@ mod readiness;
 mod selection;
 mod taint_rule;
 mod take;
+mod users;
 pub(crate) mod whole;
 
 pub(crate) use capacity::{Amounts, amount, consumed, is_overdrawn, is_shared, left, quantity};
@@ -28,6 +29,7 @@ pub(crate) use readiness::{Unready, must_be_ready};
 pub(crate) use selection::{Criteria, Found, Selection, USABLE, Whose};
 pub(crate) use taint_rule::TaintRule;
 pub(crate) use take::{Free, Taken, held, thousandths};
+pub(crate) use users::{User, group_as_user, is_group, pod_as_user};
 
 // The driver whose devices are given out: the node manager's.
 pub(crate) use aliquot_api_server::slice_config::DRIVER;

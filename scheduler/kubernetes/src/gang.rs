@@ -10,7 +10,7 @@ use aliquot_dialects::{GANG, GANG_SIZE};
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-pub(crate) use facts::GangFacts;
+pub(crate) use facts::{GangFacts, SharedClaim};
 pub(crate) use kind::{Address, GangKind};
 
 /// Instead of a gang's name: the pod starts by itself, whatever it belongs to.

@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::{interval, timeout};
 use tracing::{debug, info};
 
+use crate::dra::ClaimFacts;
 use crate::mirror::LeftOver;
 use crate::reservation;
 use crate::serve::Shared;
@@ -30,7 +31,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
             let Some(left) = shared.fence.left() else { break };
             let named = format!("{}/{}", of.claim.namespace, of.claim.name);
             match timeout(left, give_back(&client, &of, &shared)).await {
-                Ok(Ok(true)) => info!(claim = named, "an allocation was given back: its pod was not bound"),
+                Ok(Ok(true)) => info!(claim = named, "an allocation was given back: no pod was bound with it"),
                 Ok(Ok(false)) | Err(_) => {}
                 Ok(Err(error)) => debug!(claim = named, error = message(&error), "cannot give back an allocation"),
             }
@@ -39,35 +40,41 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
 }
 
 /// Gives back one allocation. Returns whether it was given back. A binding that is still on its way names a version of
-/// the pod, so the pod is changed first: then the binding comes too late.
+/// its pod, so the pods are changed first: then the bindings come too late.
 async fn give_back(client: &Client, of: &LeftOver, shared: &Shared) -> kube::Result<bool> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &of.claim.namespace);
-    let text = match of.claim.is_of_extended_resources {
-        true => format!("ResourceClaim {:?} was made for it, but the pod was not bound; it is deleted", of.claim.name),
-        false => format!("ResourceClaim {:?} is allocated, but the pod was not bound; it is given back", of.claim.name),
+    for (name, uid) in &of.pods {
+        if !is_kept_unbound(&pods, name, uid, &of.claim).await? {
+            return Ok(false);
+        }
+    }
+    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &of.claim.namespace);
+    match of.claim.is_of_extended_resources {
+        true => reservation::remove(&claims, &of.claim, shared).await?,
+        false => reservation::take_back(&claims, &of.claim, &of.user, true, shared).await?,
+    }
+    Ok(true)
+}
+
+/// Changes a pod, so that a binding that is on its way comes too late. Returns `false` if the pod is bound already: only
+/// the answer tells.
+async fn is_kept_unbound(pods: &Api<Pod>, name: &str, uid: &str, claim: &ClaimFacts) -> kube::Result<bool> {
+    let text = match claim.is_of_extended_resources {
+        true => format!("ResourceClaim {:?} was made for it, but the pod was not bound; it is deleted", claim.name),
+        false => format!("ResourceClaim {:?} is allocated, but the pod was not bound; it is given back", claim.name),
     };
-    let condition = json!({"metadata": {"uid": of.pod_uid}, "status": {"conditions": [{
+    let condition = json!({"metadata": {"uid": uid}, "status": {"conditions": [{
         "type": "PodScheduled",
         "status": "False",
         "reason": "SchedulerError",
         "message": text,
         "lastTransitionTime": Timestamp::now(),
     }]}});
-    // Only the answer tells whether the pod is bound already.
-    let pod = pods.get(&of.pod_name).await?;
-    if is_bound(&pod) {
+    if is_bound(&pods.get(name).await?) {
         return Ok(false);
     }
-    let pod = pods.patch_status(&of.pod_name, &PatchParams::default(), &Patch::Strategic(condition)).await?;
-    if is_bound(&pod) {
-        return Ok(false);
-    }
-    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &of.claim.namespace);
-    match of.claim.is_of_extended_resources {
-        true => reservation::remove(&claims, &of.claim, shared).await?,
-        false => reservation::take_back(&claims, &of.claim, &of.pod_uid, true, shared).await?,
-    }
-    Ok(true)
+    let pod = pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(condition)).await?;
+    Ok(!is_bound(&pod))
 }
 
 fn is_bound(pod: &Pod) -> bool {

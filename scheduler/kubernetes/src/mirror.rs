@@ -77,6 +77,7 @@ pub(crate) struct Mirror {
     /// Inventories have changed since they were read.
     is_to_read: bool,
     sequence: u64,
+    claims_told: u64,
     session: u64,
     changed_pods: BTreeSet<String>,
     changed_nodes: BTreeSet<String>,
@@ -112,6 +113,8 @@ struct KnownPod {
 struct Told {
     claim: Claim,
     means: Means,
+    /// Its place in the order in which the engine was told of claims.
+    number: u64,
 }
 
 /// What else is needed to bind a pod.
@@ -182,6 +185,7 @@ impl Mirror {
             reading: Reading::default(),
             is_to_read: false,
             sequence: 0,
+            claims_told: 0,
             session: 0,
             changed_pods: BTreeSet::new(),
             changed_nodes: BTreeSet::new(),

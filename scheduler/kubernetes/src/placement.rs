@@ -11,6 +11,17 @@ use k8s_openapi::api::core::v1 as core;
 /// The field of nodes that affinity can name; the books have it as a label.
 pub(crate) const NODE_NAME: &str = "metadata.name";
 
+/// Whether a node with these labels, its name among them, matches one of the terms. Without terms each node does.
+pub(crate) fn admit(terms: &BTreeSet<NodeTerm>, labels: &BTreeMap<String, String>) -> bool {
+    terms.is_empty() || terms.iter().any(|term| matches(term, labels))
+}
+
+/// Whether a node with these labels meets a term.
+pub(crate) fn matches(NodeTerm { requirements }: &NodeTerm, labels: &BTreeMap<String, String>) -> bool {
+    let value = |key: &String| labels.get(key).map(String::as_str);
+    !requirements.is_empty() && requirements.iter().all(|of| of.holds(value(&of.key)))
+}
+
 fn effect(name: &str) -> Option<TaintEffect> {
     match name {
         "NoSchedule" => Some(TaintEffect::NoSchedule),

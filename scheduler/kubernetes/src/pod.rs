@@ -7,6 +7,7 @@ use aliquot_scheduler_core::PriorityClass;
 use aliquot_scheduler_engine::Generation;
 use k8s_openapi::api::core::v1::{Container as CoreContainer, Pod, PodSpec, PodStatus};
 
+use crate::dra::User;
 use crate::gang::{self, Gang};
 use crate::peers::PeerRules;
 
@@ -71,7 +72,7 @@ pub(crate) struct PodClaim {
     pub(crate) name: String,
     /// The object; `None`: it has not been made yet.
     pub(crate) claim: Option<String>,
-    /// It is made for this pod, from a template.
+    /// It is made for this pod or its PodGroup, from a template.
     pub(crate) is_made_for_it: bool,
 }
 
@@ -136,6 +137,16 @@ impl PodFacts {
                  create the pod again without it"
             )),
         }
+    }
+
+    /// Kubernetes' own PodGroup that it is in.
+    pub(crate) fn pod_group(&self) -> Option<&str> {
+        self.spec.scheduling_group.as_ref()?.pod_group_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// The pod as a user of claims.
+    pub(crate) fn as_user(&self) -> User<'_> {
+        User { uid: &self.uid, group: self.pod_group() }
     }
 
     /// The node on which it holds room.

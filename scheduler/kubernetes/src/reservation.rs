@@ -23,7 +23,7 @@ const TRIES: usize = 5;
 /// The pause before a look at what became of a write.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Reserves all claims of a pod for it. The mirror knows afterwards what was written, whether this fails or not.
+/// Reserves all claims of a pod for it or for its PodGroup. The mirror knows afterwards what was written, whether this fails or not.
 /// Returns the version of the pod if it has changed by this.
 ///
 /// # Errors
@@ -44,7 +44,7 @@ pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared)
             None => None,
         };
         let claim = made.as_ref().unwrap_or(&reservation.claim);
-        reserve_one(&claims, binding, claim, allocation, shared).await.map_err(of_claim)?;
+        reserve_one(&claims, claim, &reservation.user, allocation, shared).await.map_err(of_claim)?;
         // Another scheduler may have given the same devices to another claim. An allocation that was there before stays
         // whatever becomes of this pod.
         let too_much = || shared.read(|mirror| mirror.has_too_much(&binding.namespace, name));
@@ -61,7 +61,8 @@ pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared)
 /// Takes back what was written for a pod that is not bound, and never will be by this binding.
 pub(crate) async fn give_back(client: &Client, binding: &Binding, shared: &Shared) {
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &binding.namespace);
-    for reservation in &binding.reservations {
+    // What a PodGroup has is given back when none of its pods has it: see `left_over`.
+    for reservation in binding.reservations.iter().filter(|of| !dra::is_group(&of.user)) {
         let name = &reservation.claim.name;
         let Some(left) = shared.fence.left() else { return };
         let done = timeout(left, async {
@@ -86,23 +87,23 @@ pub(crate) async fn give_back(client: &Client, binding: &Binding, shared: &Share
     }
 }
 
-/// Takes a pod from the users of a claim. If it was the last one and `is_over`, its devices are given back: they were
-/// allocated for this pod, or nobody can use them.
+/// Takes a pod or a PodGroup from the users of a claim. If it was the last one and `is_over`, its devices are given back:
+/// they were allocated for this user, or nobody can use them.
 ///
 /// # Errors
 /// The API server has not done it, or has not said so.
 pub(crate) async fn take_back(
     claims: &Api<ResourceClaim>,
     claim: &ClaimFacts,
-    pod_uid: &str,
+    user_uid: &str,
     is_over: bool,
     shared: &Shared,
 ) -> kube::Result<()> {
-    if !claim.is_reserved_for(pod_uid) {
+    if !claim.has_user(user_uid) {
         return Ok(());
     }
     let users: Vec<&ResourceClaimConsumerReference> =
-        claim.reserved_for.iter().filter(|user| user.uid != pod_uid).collect();
+        claim.reserved_for.iter().filter(|user| user.uid != user_uid).collect();
     let mut status = json!({"reservedFor": users});
     if users.is_empty() {
         status["reservedFor"] = Value::Null;
@@ -182,15 +183,15 @@ fn random_uuid() -> Result<String, String> {
 
 async fn reserve_one(
     claims: &Api<ResourceClaim>,
-    binding: &Binding,
     decided: &ClaimFacts,
+    user: &ResourceClaimConsumerReference,
     allocation: Option<AllocationResult>,
     shared: &Shared,
 ) -> Result<(), String> {
     let mut claim = decided.clone();
     for _ in 0..TRIES {
         let left = shared.fence.left().ok_or("this replica is no longer the leader")?;
-        let error = match timeout(left, write(claims, binding, &claim, allocation.as_ref(), shared)).await {
+        let error = match timeout(left, write(claims, &claim, user, allocation.as_ref(), shared)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error,
             Err(_) => return Err("the lease ended".into()),
@@ -216,7 +217,7 @@ async fn reserve_one(
             return Err("there is another one of its name now".into());
         }
         // The write whose answer was lost has arrived.
-        if claim.is_reserved_for(&binding.uid) {
+        if claim.has_user(&user.uid) {
             return Ok(());
         }
         match (&allocation, &claim.allocation) {
@@ -231,8 +232,8 @@ async fn reserve_one(
 /// Protects a claim from being deleted, and then writes its allocation and its new user in one step.
 async fn write(
     claims: &Api<ResourceClaim>,
-    binding: &Binding,
     claim: &ClaimFacts,
+    user: &ResourceClaimConsumerReference,
     allocation: Option<&AllocationResult>,
     shared: &Shared,
 ) -> kube::Result<()> {
@@ -245,7 +246,7 @@ async fn write(
         let patched = claims.patch(&claim.name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
         claim = show(patched, shared).unwrap_or(claim);
     }
-    let mut status = json!({"reservedFor": Reservation::users_with(&claim.reserved_for, &binding.name, &binding.uid)});
+    let mut status = json!({"reservedFor": Reservation::users_with(&claim.reserved_for, user)});
     if let Some(allocation) = allocation {
         status["allocation"] = json!(allocation);
     }

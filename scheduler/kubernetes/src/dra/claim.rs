@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::extended::ANNOTATION as OF_EXTENDED_RESOURCES;
 use super::pools::PCIE_ROOT;
 use super::readiness::{Unready, unready};
+use super::users::group_of_owner;
 use super::whole::RESULTS_MAX;
 use crate::placement;
 
@@ -26,6 +27,8 @@ pub(crate) struct ClaimFacts {
     pub(crate) is_leaving: bool,
     /// The UID of the pod that it was made for. It is deleted together with that pod.
     pub(crate) owner: Option<String>,
+    /// The name of the PodGroup that it was made for. It is deleted together with that group.
+    pub(crate) group: Option<String>,
     /// A scheduler has made it for extended resources of that pod.
     pub(crate) is_of_extended_resources: bool,
     pub(crate) finalizers: Vec<String>,
@@ -201,15 +204,16 @@ impl ClaimFacts {
         let owners = metadata.owner_references.unwrap_or_default();
         let annotations = metadata.annotations.unwrap_or_default();
         let unready = unready(&status);
-        let is_controller = |kind: &str, is: Option<bool>| kind == "Pod" && is == Some(true);
-        let owner = owners.into_iter().find(|owner| is_controller(&owner.kind, owner.controller));
+        let owner = owners.into_iter().find(|owner| owner.controller == Some(true));
+        let group = owner.as_ref().and_then(group_of_owner);
         Some(ClaimFacts {
             namespace: metadata.namespace.unwrap_or_default(),
             name: metadata.name?,
             uid: metadata.uid?,
             resource_version: metadata.resource_version.unwrap_or_default(),
             is_leaving: metadata.deletion_timestamp.is_some(),
-            owner: owner.map(|owner| owner.uid),
+            owner: owner.filter(|owner| owner.kind == "Pod").map(|owner| owner.uid),
+            group,
             is_of_extended_resources: annotations.get(OF_EXTENDED_RESOURCES).is_some_and(|text| text == "true"),
             finalizers: metadata.finalizers.unwrap_or_default(),
             ask: ask(claim.spec.devices.unwrap_or_default()),
@@ -242,15 +246,6 @@ impl ClaimFacts {
     /// The devices of its allocation that are not ready.
     pub(crate) fn unready(&self) -> impl Iterator<Item = &Unready> {
         self.allocation.iter().flat_map(|allocation| &allocation.unready)
-    }
-
-    pub(crate) fn is_reserved_for(&self, pod_uid: &str) -> bool {
-        self.reserved_for.iter().any(|user| user.uid == pod_uid)
-    }
-
-    /// Whether the claim is reserved for any user other than this pod.
-    pub(crate) fn is_reserved_for_others_than(&self, pod_uid: &str) -> bool {
-        self.reserved_for.iter().any(|user| user.uid != pod_uid)
     }
 }
 
@@ -487,7 +482,7 @@ mod tests {
         assert_eq!((allocation.results.len(), allocation.results[0].device.as_str()), (1, "b"));
         assert_eq!(allocation.terms.unwrap().len(), 1);
         assert_eq!(facts.owner.as_deref(), Some("p-1"));
-        assert!(facts.is_reserved_for("p-1") && !facts.is_reserved_for_others_than("p-1"));
+        assert!(facts.has_user("p-1") && !facts.has_users_beside("p-1"));
         let earlier = ClaimFacts { resource_version: "8".into(), ..facts.clone() };
         assert!(facts.is_newer_than(&earlier) && !earlier.is_newer_than(&facts) && !facts.is_newer_than(&facts));
     }

@@ -57,10 +57,7 @@ impl Reach {
         match self {
             Reach::Node(name) => name == node,
             Reach::Everywhere => true,
-            Reach::Selected(_, NodeTerm { requirements }) => {
-                let value = |key: &String| labels.get(key).map(String::as_str);
-                !requirements.is_empty() && requirements.iter().all(|of| of.holds(value(&of.key)))
-            }
+            Reach::Selected(_, term) => placement::matches(term, labels),
             Reach::Nowhere => false,
         }
     }

@@ -9,6 +9,10 @@ use crate::queue::milliseconds;
 /// How many pods start together, and how they are treated.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GangFacts {
+    /// The UID of the object that says it; empty: the pods say it.
+    pub(crate) uid: String,
+    /// The claims that its pods share.
+    pub(crate) claims: Vec<SharedClaim>,
     /// At least so many pods start together; the others follow one by one.
     pub(crate) min_members: u32,
     pub(crate) sub_groups: Vec<SubGroup>,
@@ -20,9 +24,19 @@ pub(crate) struct GangFacts {
     pub(crate) staleness_grace_ms: Option<Option<u64>>,
 }
 
+/// A claim that the pods of a PodGroup share, as the group names it. The pods name it in the same way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SharedClaim {
+    pub(crate) name: String,
+    pub(crate) claim: Option<String>,
+    pub(crate) template: Option<String>,
+}
+
 impl GangFacts {
     pub(crate) fn new(min_members: u32) -> GangFacts {
         GangFacts {
+            uid: String::new(),
+            claims: Vec::new(),
             min_members,
             sub_groups: Vec::new(),
             spread: GroupPlacement::default(),
@@ -33,12 +47,16 @@ impl GangFacts {
         }
     }
 
-    /// What an object of this kind says.
+    /// What an object of this kind says. `uid`: the object's.
     ///
     /// # Errors
     /// What it asks for that is not supported.
-    pub(crate) fn of(kind: GangKind, object: &Value) -> Result<GangFacts, String> {
-        let spec = &object["spec"];
+    pub(crate) fn of(kind: GangKind, uid: &str, object: &Value) -> Result<GangFacts, String> {
+        let facts = GangFacts::said(kind, &object["spec"])?;
+        Ok(GangFacts { uid: uid.to_owned(), ..facts })
+    }
+
+    fn said(kind: GangKind, spec: &Value) -> Result<GangFacts, String> {
         match kind {
             GangKind::Native => native(spec),
             GangKind::Kai => kai(spec),
@@ -58,14 +76,17 @@ impl GangFacts {
 }
 
 fn native(spec: &Value) -> Result<GangFacts, String> {
-    if !items(&spec["resourceClaims"]).is_empty() {
-        return Err("its resourceClaims are not supported".into());
-    }
     if spec["parentCompositePodGroupName"].is_string() {
         return Err("groups of PodGroups (parentCompositePodGroupName) are not supported".into());
     }
     // The `basic` policy: pods start one by one.
     let mut facts = GangFacts::new(count(&spec["schedulingPolicy"]["gang"]["minCount"], 1));
+    let claim = |of: &Value| SharedClaim {
+        name: text(&of["name"]).unwrap_or_default(),
+        claim: text(&of["resourceClaimName"]),
+        template: text(&of["resourceClaimTemplateName"]),
+    };
+    facts.claims = items(&spec["resourceClaims"]).iter().map(claim).collect();
     let constraints = &spec["schedulingConstraints"]["topology"];
     facts.spread.required_level = match items(constraints) {
         [] => None,
@@ -191,7 +212,7 @@ mod tests {
     use super::*;
 
     fn facts(kind: GangKind, spec: Value) -> Result<GangFacts, String> {
-        GangFacts::of(kind, &json!({"spec": spec}))
+        GangFacts::said(kind, &spec)
     }
 
     #[test]
@@ -212,6 +233,14 @@ mod tests {
         let native =
             facts(GangKind::Native, json!({"schedulingConstraints": {"topology": [{"key": "rack"}]}})).unwrap();
         assert_eq!(native.spread.required_level.as_deref(), Some("rack"));
+        let claims = json!([{"name": "c", "resourceClaimTemplateName": "t"}, {"name": "d", "resourceClaimName": "e"}]);
+        let native = facts(GangKind::Native, json!({"resourceClaims": claims})).unwrap();
+        let claim = |name: &str, claim: Option<&str>, template: Option<&str>| SharedClaim {
+            name: name.into(),
+            claim: claim.map(Into::into),
+            template: template.map(Into::into),
+        };
+        assert_eq!(native.claims, [claim("c", None, Some("t")), claim("d", Some("e"), None)]);
         let kai = facts(
             GangKind::Kai,
             json!({
@@ -234,7 +263,6 @@ mod tests {
     #[test]
     fn what_pod_groups_ask_for_and_cannot_have_is_said() {
         for (kind, spec, said) in [
-            (GangKind::Native, json!({"resourceClaims": [{"name": "c"}]}), "resourceClaims"),
             (GangKind::Native, json!({"parentCompositePodGroupName": "p"}), "groups of PodGroups"),
             (GangKind::Kai, json!({"subGroups": [{"name": "s", "parent": "p"}]}), "\"s\""),
             (GangKind::Volcano, json!({"networkTopology": {"mode": "hard"}}), "networkTopology"),

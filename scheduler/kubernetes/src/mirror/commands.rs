@@ -128,7 +128,7 @@ impl Mirror {
         start.kept = told.means.kept.iter().map(|(_, part)| part.clone()).collect();
         let decision = devices::decision(&told.means.containers, &start.amounts.devices, &told.means.kept);
         let allocations = reservations.iter().filter_map(|of| of.allocation.as_ref());
-        let must_be_ready = allocations.into_iter().any(dra::must_be_ready);
+        let must_be_ready = allocations.into_iter().any(dra::must_be_ready) || !told.means.claimed.follows.is_empty();
         let binding = Binding {
             uid: uid.to_owned(),
             namespace: facts.namespace.clone(),

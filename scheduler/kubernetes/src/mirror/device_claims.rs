@@ -11,6 +11,7 @@ mod extended;
 mod holders;
 mod left_over;
 mod others;
+mod pod_groups;
 mod readiness;
 mod reservations;
 mod shortage;
@@ -36,6 +37,7 @@ use holders::Holder;
 pub(crate) use left_over::LeftOver;
 pub(crate) use others::DeviceId;
 use others::{Others, Owner};
+use pod_groups::Followed;
 use readiness::Awaiting;
 pub(crate) use readiness::{LONGEST_MS, Readiness, is_worthless};
 pub(crate) use reservations::Reservation;
@@ -116,6 +118,10 @@ pub(super) struct Claimed {
     pub(super) has_ours: bool,
     /// The claims that are allocated already.
     pub(super) reserve: Vec<String>,
+    /// The claims of its PodGroup that are allocated with this pod.
+    pub(super) leads: Vec<String>,
+    /// The claims of its PodGroup that are allocated with another pod of the group.
+    pub(super) follows: Vec<Followed>,
     /// The claim that is to be made for the pod's extended resources, and then allocated: the last one of its list.
     pub(super) extended: Option<ToMake>,
 }
@@ -411,7 +417,7 @@ impl Mirror {
         let (mut held, mut parts) = (Vec::new(), Vec::new());
         for name in own.filter_map(|of_pod| of_pod.claim.clone()) {
             let claim = self.device_claims.claims.get(&(facts.namespace.clone(), name));
-            let Some(claim) = claim.filter(|claim| claim.is_reserved_for(&facts.uid)) else { continue };
+            let Some(claim) = claim.filter(|claim| claim.has_user(&facts.uid)) else { continue };
             let of_claim = self.device_claims.parts_of(claim);
             if !of_claim.is_empty() {
                 held.push(held_claim(claim, of_claim.len()));
@@ -427,7 +433,7 @@ impl Mirror {
         known.instance.iter().flat_map(|instance| &instance.claims).any(|held| {
             let claim = self.device_claims.claims.get(&(known.facts.namespace.clone(), held.name.clone()));
             let claim = claim.filter(|claim| claim.uid == held.uid && claim.allocation.is_some());
-            claim.is_some_and(|claim| !claim.is_reserved_for_others_than(uid))
+            claim.is_some_and(|claim| !claim.has_users_beside(uid))
         })
     }
 }

@@ -72,13 +72,12 @@ impl Mirror {
         self.changed_pods.extend(self.gangs.pods.get(key).into_iter().flatten().cloned());
     }
 
-    /// Lists a pod with the object of its gang, and among the gang's pods that have succeeded if it has.
+    /// Lists a pod with the objects that say something of it, and among its gang's pods that have succeeded if it has.
     pub(super) fn list_in_gang(&mut self, facts: &PodFacts) {
-        let Some(Ok(gang)) = &facts.gang else { return };
-        if let Source::Object(kind, name) = &gang.source {
-            let key = (*kind, (facts.namespace.clone(), name.clone()));
+        for key in objects_of(facts) {
             self.gangs.pods.entry(key).or_default().insert(facts.uid.clone());
         }
+        let Some(Ok(gang)) = &facts.gang else { return };
         if facts.has_succeeded {
             let succeeded = self.gangs.succeeded.entry(name_of(facts, gang)).or_default();
             succeeded.insert(facts.uid.clone(), gang.sub_group.clone());
@@ -87,9 +86,7 @@ impl Mirror {
 
     /// Removes a pod from the pods of its gang's object: the pod is gone, or names another object now.
     pub(super) fn leave_object_of_gang(&mut self, facts: &PodFacts) {
-        let Some(Ok(gang)) = &facts.gang else { return };
-        if let Source::Object(kind, name) = &gang.source {
-            let key = (*kind, (facts.namespace.clone(), name.clone()));
+        for key in objects_of(facts) {
             if let Some(pods) = self.gangs.pods.get_mut(&key) {
                 pods.remove(&facts.uid);
                 if pods.is_empty() {
@@ -111,6 +108,13 @@ impl Mirror {
                 self.gangs.succeeded.remove(&name);
             }
         }
+    }
+
+    /// What Kubernetes' own PodGroup of a pod says, if that is known. An annotation can have the pod start with others, or
+    /// by itself.
+    pub(super) fn pod_group_of(&self, facts: &PodFacts) -> Option<&GangFacts> {
+        let name = (facts.namespace.clone(), facts.pod_group()?.to_owned());
+        self.gangs.objects.get(&(GangKind::Native, name))?.as_ref().ok()
     }
 
     /// The gang that a pod is in, with what is known of it.
@@ -245,6 +249,16 @@ impl Mirror {
             }
         }
     }
+}
+
+/// The objects that say something of a pod: that of its gang, and its PodGroup, with which it may share claims.
+fn objects_of(facts: &PodFacts) -> BTreeSet<(GangKind, Name)> {
+    let of_gang = match &facts.gang {
+        Some(Ok(Gang { source: Source::Object(kind, name), .. })) => Some((*kind, name.as_str())),
+        _ => None,
+    };
+    let objects = of_gang.into_iter().chain(facts.pod_group().map(|name| (GangKind::Native, name)));
+    objects.map(|(kind, name)| (kind, (facts.namespace.clone(), name.to_owned()))).collect()
 }
 
 /// The sub-group of a pod. A pod whose sub-group its group does not name counts only for the group as a whole.

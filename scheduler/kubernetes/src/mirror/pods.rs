@@ -268,6 +268,7 @@ impl Mirror {
         amounts.counted.extend(claimed.place.iter().map(|place| (place.clone(), 1)));
         let means = Means { volume_claims, claimed, ..Means::default() };
         let (mut request, means) = self.with_devices(facts, amounts, constraints, means)?;
+        self.keep_near_first(facts, &means.claimed, &mut request)?;
         // A kube-scheduler that asks about devices weighs what is preferred by itself.
         request.preferences = placement::preferences(&facts.spec)?;
         self.check_devices_per_node(facts, request.device_count_max())?;
@@ -370,8 +371,13 @@ impl Mirror {
             Some(node) => Observation::ClaimOnNode(name, Box::new(claim.clone()), node),
             None => Observation::Claim(name, Box::new(claim.clone())),
         });
+        if !is_resized {
+            self.claims_told += 1;
+        }
+        let newest = self.claims_told;
         if let Some(known) = self.pods.get_mut(uid) {
-            (known.claim, known.problem) = (Some(Told { claim, means }), None);
+            let number = known.claim.as_ref().map_or(newest, |told| told.number);
+            (known.claim, known.problem) = (Some(Told { claim, means, number }), None);
         }
     }
 

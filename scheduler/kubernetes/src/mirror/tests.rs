@@ -106,7 +106,7 @@ impl World {
             self.mirror.scheduling_policy(name, facts.clone());
         }
         for ((kind, name), object) in &self.gangs {
-            self.mirror.gang(*kind, "default", name, GangFacts::of(*kind, object));
+            self.mirror.gang(*kind, "default", name, gang_facts(*kind, object));
         }
         for kind in GangKind::ALL.into_iter().filter(|kind| *kind != NOT_SERVED) {
             self.mirror.gangs_are(kind, Access::Read);
@@ -308,8 +308,9 @@ impl World {
 
     /// An object that says which pods start together.
     fn gang(&mut self, kind: GangKind, name: &str, spec: Value) {
-        let object = json!({"spec": spec});
-        self.mirror.gang(kind, "default", name, GangFacts::of(kind, &object));
+        self.made += 1;
+        let object = json!({"metadata": {"uid": format!("gang-{}", self.made)}, "spec": spec});
+        self.mirror.gang(kind, "default", name, gang_facts(kind, &object));
         self.gangs.insert((kind, name.into()), object);
     }
 
@@ -372,6 +373,10 @@ fn engine(policy: Box<dyn Policy>, term: u64) -> Engine {
     let saved = Saved { term, ..Saved::default() };
     let settings = Settings { lease: None, start_deadline_ms: START_DEADLINE_MS, ..Settings::default() };
     Engine::new(decisions, settings, saved)
+}
+
+fn gang_facts(kind: GangKind, object: &Value) -> Result<GangFacts, String> {
+    GangFacts::of(kind, object["metadata"]["uid"].as_str().unwrap(), object)
 }
 
 fn typed<T: serde::de::DeserializeOwned>(object: &Value) -> T {

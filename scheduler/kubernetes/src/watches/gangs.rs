@@ -26,7 +26,8 @@ impl Sight for GangKind {
 
     fn show(&self, object: DynamicObject, _: &str, mirror: &mut Mirror) {
         if let Some(namespace) = object.namespace() {
-            mirror.gang(*self, &namespace, &object.name_any(), GangFacts::of(*self, &object.data));
+            let facts = GangFacts::of(*self, &object.uid().unwrap_or_default(), &object.data);
+            mirror.gang(*self, &namespace, &object.name_any(), facts);
         }
     }
 

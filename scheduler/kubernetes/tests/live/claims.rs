@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, Fault, PODS, SLICES};
+use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, Fault, POD_GROUPS, PODS, SLICES};
 use serde_json::{Value, json};
 
 use crate::kit::{Cluster, Scheduler};
@@ -52,7 +52,7 @@ impl Cluster {
         self.make_claim(json!({"name": name}), core, more);
     }
 
-    fn make_claim(&self, metadata: Value, core: &str, more: Value) -> String {
+    pub(crate) fn make_claim(&self, metadata: Value, core: &str, more: Value) -> String {
         let mut exactly = json!({"deviceClassName": DRIVER, "capacity": {"requests": {"core": core, "memory": "2Gi"}}});
         json_patch::merge(&mut exactly, &more);
         let name = metadata["name"].as_str().unwrap().to_owned();
@@ -75,7 +75,7 @@ impl Cluster {
     }
 
     /// A pod with a template for a claim, and the claim that is made for it.
-    fn pod_with_template(&self, name: &str, core: &str, more: Value) {
+    pub(crate) fn pod_with_template(&self, name: &str, core: &str, more: Value) {
         self.pod_with_claim(
             name,
             "",
@@ -92,7 +92,7 @@ impl Cluster {
     }
 
     /// What a claim has of devices: the device, the percent of its time, and bytes.
-    fn allocated(&self, claim: &str) -> Vec<(String, String, u64)> {
+    pub(crate) fn allocated(&self, claim: &str) -> Vec<(String, String, u64)> {
         let claim = self.objects.get(&CLAIMS, "default", claim);
         let results = claim["status"]["allocation"]["devices"]["results"].as_array().cloned().unwrap_or_default();
         let part = |result: &Value| {
@@ -114,12 +114,13 @@ impl Cluster {
         users.iter().map(|user| user["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// What Kubernetes' controller of claims does: takes claims back from pods that are gone.
-    fn collect_claims(&self) {
-        let pods: Vec<Value> = self.objects.list(&PODS).iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
+    /// What Kubernetes' controller of claims does: takes claims back from pods and PodGroups that are gone.
+    pub(crate) fn collect_claims(&self) {
+        let (pods, groups) = (self.objects.list(&PODS), self.objects.list(&POD_GROUPS));
+        let there: Vec<&Value> = pods.iter().chain(&groups).map(|of| &of["metadata"]["uid"]).collect();
         for claim in self.objects.list(&CLAIMS) {
             let users = claim["status"]["reservedFor"].as_array().cloned().unwrap_or_default();
-            let left: Vec<&Value> = users.iter().filter(|user| pods.contains(&user["uid"])).collect();
+            let left: Vec<&Value> = users.iter().filter(|user| there.contains(&&user["uid"])).collect();
             if left.len() < users.len() {
                 let mut status = json!({"reservedFor": left});
                 if left.is_empty() {
@@ -141,7 +142,7 @@ impl Cluster {
 }
 
 /// A cluster with one node of these devices, and a scheduler.
-fn with_devices(models: &[&str]) -> (Cluster, Scheduler) {
+pub(crate) fn with_devices(models: &[&str]) -> (Cluster, Scheduler) {
     let mut cluster = Cluster::start();
     cluster.device_classes();
     cluster.node_with_driver("n", models);

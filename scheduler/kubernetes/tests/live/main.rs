@@ -14,6 +14,7 @@ mod kubectl;
 mod objects;
 mod other_drivers;
 mod peers;
+mod pod_groups;
 mod readiness;
 mod reports;
 mod rights;

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use aliquot_scheduler_core::{Constraints, DeviceRequest, FurtherRequest};
+use k8s_openapi::api::resource::v1::ResourceClaimConsumerReference;
 
-use super::super::Mirror;
+use super::super::{KnownPod, Mirror};
 use super::others::AskedOf;
+use super::pod_groups::{self, First};
 use super::{Claimed, USERS_MAX, containers};
-use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Link, Linked, RequestAsk, Selection, USABLE};
+use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Link, Linked, RequestAsk, Selection, USABLE};
 use crate::placement;
-use crate::pod::{EXTENDED_RESOURCES, PodFacts};
+use crate::pod::{EXTENDED_RESOURCES, PodClaim, PodFacts};
 use crate::wanted::{Mark, Wanted, Wish};
 
 impl Mirror {
@@ -48,16 +50,19 @@ impl Mirror {
             if claim.is_leaving {
                 return Err(of_claim("it is being deleted"));
             }
-            if of_pod.is_made_for_it && claim.owner.as_deref() != Some(&facts.uid) {
-                return Err(of_claim("it was not made for this pod"));
+            let is_of_pod = claim.owner.as_deref() == Some(&facts.uid);
+            let is_of_group = claim.group.is_some() && claim.group.as_deref() == facts.pod_group();
+            if of_pod.is_made_for_it && !is_of_pod && !is_of_group {
+                return Err(of_claim("it was not made for this pod or its PodGroup"));
             }
+            let user = self.user_of_claim(facts, of_pod, claim).map_err(|problem| of_claim(&problem))?;
             match &claim.allocation {
-                Some(_) if self.device_claims.is_left_over(claim, &facts.uid) => {
+                Some(_) if self.is_left_over(claim, &facts.uid) => {
                     return Err(of_claim(
                         "it is allocated, but the pod was not bound; the allocation is given back first",
                     ));
                 }
-                Some(_) if claim.reserved_for.len() >= USERS_MAX && !claim.is_reserved_for(&facts.uid) => {
+                Some(_) if claim.reserved_for.len() >= USERS_MAX && !claim.has_user(&user.uid) => {
                     return Err(of_claim("it is reserved for 256 others, and for more it cannot be"));
                 }
                 Some(allocation) => {
@@ -72,8 +77,24 @@ impl Mirror {
                     }
                 }
                 None => {
-                    let ask = self.askable(facts, claim).map_err(|problem| of_claim(&problem))?;
+                    let (ask, first) =
+                        self.askable(facts, of_pod, claim, &user).map_err(|problem| of_claim(&problem))?;
                     let asked_of = self.device_claims.asked_of(ask);
+                    let of_ours = match asked_of {
+                        AskedOf::Others => BTreeSet::new(),
+                        _ => self.requests_of_ours(ask, asked_of),
+                    };
+                    pod_groups::check_is_one_slice(&user, &of_ours).map_err(|problem| of_claim(&problem))?;
+                    if !of_ours.is_empty() {
+                        ours.push(containers::Divided::of(&facts.spec, &of_pod.name, &of_ours));
+                    }
+                    if let Some(first) = first {
+                        claimed.follows.push(Mirror::follow(first, claim));
+                        continue;
+                    }
+                    if dra::is_group(&user) {
+                        claimed.leads.push(name.clone());
+                    }
                     let in_numbers = self.in_numbers(facts, ask, asked_of);
                     if asked_of != AskedOf::Ours {
                         self.device_claims.check_others(ask).map_err(|problem| of_claim(&problem))?;
@@ -94,8 +115,6 @@ impl Mirror {
                     wishes.extend(of_requests.into_iter().map(|choices| Wish { of, choices }));
                     of_both.extend((asked_of == AskedOf::Both).then_some(before..wishes.len()));
                     claimed.allocate.push(name.clone());
-                    let of_ours = self.requests_of_ours(ask, asked_of);
-                    ours.push(containers::Divided::of(&facts.spec, &of_pod.name, &of_ours));
                 }
             }
         }
@@ -149,22 +168,30 @@ impl Mirror {
         }
     }
 
-    /// What a claim that is to be allocated with a pod asks for.
-    fn askable<'a>(&self, facts: &PodFacts, claim: &'a ClaimFacts) -> Result<&'a Ask, String> {
+    /// What a claim asks for that is to be allocated with a pod, or with another one of its PodGroup, which is returned
+    /// then.
+    fn askable<'a>(
+        &'a self,
+        facts: &PodFacts,
+        of_pod: &PodClaim,
+        claim: &'a ClaimFacts,
+        user: &ResourceClaimConsumerReference,
+    ) -> Result<(&'a Ask, Option<&'a PodFacts>), String> {
         let ask = claim.ask.as_ref().map_err(Clone::clone)?;
         self.check_rules()?;
-        let first = self.first_user(claim).filter(|first| first.uid != facts.uid);
-        if let Some(first) = first {
-            return Err(format!("it will be allocated with the pod {}, which is first", first.full_name()));
-        }
-        if facts.gang.is_some() && self.waiting_users(claim).nth(1).is_some() {
-            return Err(
-                "several pods share it, and it is not allocated: Aliquot's scheduler does not allocate such a \
-                        claim with a pod of a gang"
+        match self.first_user(facts, of_pod, claim, user) {
+            First::OfGroup(first) => Ok((ask, Some(first))),
+            First::Other(first) => {
+                Err(format!("it will be allocated with the pod {}, which is first", first.full_name()))
+            }
+            First::Itself if dra::is_group(user) => Ok((ask, None)),
+            First::Itself if facts.gang.is_some() && self.waiting_users(claim).nth(1).is_some() => Err(
+                "several pods share it, and it is not allocated: Aliquot's scheduler does not allocate such a claim with a \
+                 pod of a gang, unless it is a claim of their PodGroup"
                     .into(),
-            );
+            ),
+            First::Itself => Ok((ask, None)),
         }
-        Ok(ask)
     }
 
     /// The requests of a claim that may get devices of our driver.
@@ -222,17 +249,13 @@ impl Mirror {
         ask.requests.iter().map(of_request).collect()
     }
 
-    fn waiting_users(&self, claim: &ClaimFacts) -> impl Iterator<Item = &PodFacts> {
+    /// The pods that wait for this scheduler and name a claim.
+    pub(super) fn waiting_users(&self, claim: &ClaimFacts) -> impl Iterator<Item = &KnownPod> {
         let users = self.device_claims.users.get(&(claim.namespace.clone(), claim.name.clone()));
-        let pods = users.into_iter().flatten().filter_map(|uid| Some(&self.pods.get(uid)?.facts));
-        pods.filter(|pod| {
-            let is_ours = pod.scheduler == self.own_name && pod.node.is_none();
-            is_ours && !pod.is_leaving && !pod.has_ended && !pod.is_gated
+        let pods = users.into_iter().flatten().filter_map(|uid| self.pods.get(uid));
+        pods.filter(|KnownPod { facts, .. }| {
+            let is_ours = facts.scheduler == self.own_name && facts.node.is_none();
+            is_ours && !facts.is_leaving && !facts.has_ended && !facts.is_gated
         })
-    }
-
-    /// The pod together with which a claim is allocated that several pods share.
-    fn first_user(&self, claim: &ClaimFacts) -> Option<&PodFacts> {
-        self.waiting_users(claim).min_by_key(|pod| (pod.created_ms, &pod.uid))
     }
 }

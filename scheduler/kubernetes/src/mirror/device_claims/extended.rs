@@ -54,6 +54,7 @@ impl Mirror {
             resource_version: String::new(),
             is_leaving: false,
             owner: Some(facts.uid.clone()),
+            group: None,
             is_of_extended_resources: true,
             finalizers: Vec::new(),
             ask: Ok(Ask::of(asked.requests.clone())?),

@@ -99,8 +99,10 @@ impl Mirror {
         let holds_it = |pod: &KnownPod| {
             pod.instance.iter().flat_map(|instance| &instance.claims).any(|held| held.uid == claim.uid)
         };
-        let mut users = claim.reserved_for.iter().filter_map(|user| self.pods.get(&user.uid));
-        if users.any(holds_it) {
+        let users = claim.reserved_for.iter().map(|user| &user.uid);
+        // The pods of a PodGroup are no users themselves.
+        let of_group = self.device_claims.users.get(name).into_iter().flatten().filter(|_| claim.is_of_group());
+        if users.chain(of_group).filter_map(|uid| self.pods.get(uid)).any(holds_it) {
             return Vec::new();
         }
         let parts = self.device_claims.parts_of(claim).into_iter().enumerate();

@@ -10,6 +10,7 @@ use super::super::{Binding, Instance, KnownPod, Mirror};
 use super::others::DeviceId;
 use super::{Name, Reservation, names_of};
 use crate::dra::{ClaimFacts, Unready};
+use crate::placement;
 use crate::pod::PodFacts;
 
 /// The longest wait for a device, from its allocation on. It is kube-scheduler's.
@@ -57,7 +58,8 @@ struct Start {
 }
 
 impl Mirror {
-    /// Notes that a pod is being bound. `must_be_ready`: its new allocations have devices that must be ready before.
+    /// Notes that a pod is being bound. `must_be_ready`: its new allocations have devices that must be ready before, or its
+    /// claims are allocated with another pod.
     pub(in super::super) fn awaits_devices(&mut self, binding: &Binding, must_be_ready: bool) {
         let Some(known) = self.pods.get(&binding.uid) else { return };
         let Some(gang) = gang_of(&known.facts) else { return };
@@ -169,7 +171,14 @@ impl Mirror {
         }
         let mut unready: Vec<(&ClaimFacts, &Unready)> = Vec::new();
         for (name, claim) in self.claims_of(&known.facts, binding) {
-            match usable(binding, &name, claim) {
+            if let Some(first) = claim.and_then(|claim| self.allocated_soon(binding, &name, claim)) {
+                return Readiness::Waits(format!(
+                    "ResourceClaim {:?} is being allocated with the pod {}",
+                    name.1,
+                    first.full_name()
+                ));
+            }
+            match self.usable(known, binding, &name, claim) {
                 Ok(claim) => unready.extend(claim.unready().map(|of| (claim, of))),
                 Err(why) => return given_up(format!("ResourceClaim {:?} {why}", name.1)),
             }
@@ -223,6 +232,45 @@ impl Mirror {
         }
     }
 
+    /// The pod that a pod waits for to have a claim: the claim is allocated with that pod, which is being bound, too.
+    fn allocated_soon<'a>(&'a self, binding: &Binding, name: &'a Name, claim: &ClaimFacts) -> Option<&'a PodFacts> {
+        let is_reserved_here = || binding.reservations.iter().any(|of| of.claim.name == name.1);
+        if claim.allocation.is_some() || is_reserved_here() {
+            return None;
+        }
+        self.allocating(name).filter(|first| !self.device_claims.awaiting.given_up.contains_key(&first.uid))
+    }
+
+    /// A claim, if the pod can use it that it was reserved for.
+    ///
+    /// # Errors
+    /// What has become of it.
+    fn usable<'a>(
+        &self,
+        known: &KnownPod,
+        binding: &Binding,
+        name: &Name,
+        claim: Option<&'a ClaimFacts>,
+    ) -> Result<&'a ClaimFacts, &'static str> {
+        let claim = claim.ok_or("is gone")?;
+        // The UID of a claim that was to be made was not known when the binding was decided.
+        let is_other = |of: &Reservation| of.claim.name == name.1 && of.to_make.is_none() && of.claim.uid != claim.uid;
+        if binding.reservations.iter().any(is_other) {
+            return Err("was deleted, and there is another one of its name");
+        }
+        let Some(allocation) = &claim.allocation else { return Err("is not allocated any more") };
+        if !claim.is_reserved_for(known.facts.as_user()) {
+            return Err("is not reserved for the pod any more");
+        }
+        let follows = known.claim.as_ref().map_or(&[][..], |told| &told.means.claimed.follows);
+        let terms = allocation.terms.as_ref().ok().filter(|_| follows.iter().any(|of| of.claim == name.1));
+        let labels = self.nodes.get(&binding.node).map(|node| &node.facts.labels);
+        match terms.zip(labels).is_none_or(|(terms, labels)| placement::admit(terms, labels)) {
+            true => Ok(claim),
+            false => Err("was allocated where the pod is not"),
+        }
+    }
+
     /// The claims of a pod that is being bound, each with what is known of it.
     fn claims_of(&self, facts: &PodFacts, binding: &Binding) -> impl Iterator<Item = (Name, Option<&ClaimFacts>)> {
         let reserved = binding.reservations.iter().map(|of| (binding.namespace.clone(), of.claim.name.clone()));
@@ -261,26 +309,6 @@ impl Awaiting {
         }
         Some((gang, binding))
     }
-}
-
-/// A claim, if the pod can use it that it was reserved for.
-///
-/// # Errors
-/// What has become of it.
-fn usable<'a>(binding: &Binding, name: &Name, claim: Option<&'a ClaimFacts>) -> Result<&'a ClaimFacts, &'static str> {
-    let claim = claim.ok_or("is gone")?;
-    // The UID of a claim that was to be made was not known when the binding was decided.
-    let is_other = |of: &Reservation| of.claim.name == name.1 && of.to_make.is_none() && of.claim.uid != claim.uid;
-    if binding.reservations.iter().any(is_other) {
-        return Err("was deleted, and there is another one of its name");
-    }
-    if claim.allocation.is_none() {
-        return Err("is not allocated any more");
-    }
-    if !claim.is_reserved_for(&binding.uid) {
-        return Err("is not reserved for the pod any more");
-    }
-    Ok(claim)
 }
 
 fn given_up(why: String) -> Readiness {

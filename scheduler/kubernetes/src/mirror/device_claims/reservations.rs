@@ -28,6 +28,8 @@ struct Given<'a> {
 pub(crate) struct Reservation {
     /// The claim on which the decision was based.
     pub(crate) claim: ClaimFacts,
+    /// For whom it is reserved: for the pod, or for its PodGroup.
+    pub(crate) user: ResourceClaimConsumerReference,
     /// What is allocated to it, without the names of shares; `None`: it is allocated already.
     pub(crate) allocation: Option<AllocationResult>,
     /// The claim is not there yet: what it asks for, and which of its requests each container has.
@@ -78,16 +80,28 @@ impl Mirror {
                 Some(_) => Err(format!("ResourceClaim {name:?} was allocated meanwhile")),
             }
         };
+        let user = |claim: &ClaimFacts| {
+            let of_pod = facts.claims.iter().find(|of_pod| of_pod.claim.as_ref() == Some(&claim.name));
+            match of_pod {
+                Some(of_pod) => self.user_of_claim(facts, of_pod, claim),
+                None => Ok(dra::pod_as_user(&facts.name, &facts.uid)),
+            }
+        };
         let mut reservations = Vec::new();
         for name in &means.claimed.reserve {
             let claim = claim(name)?;
             if claim.allocation.is_none() {
                 return Err(format!("ResourceClaim {name:?} is not allocated any more"));
             }
+            let user = user(claim)?;
             // If its devices do not become ready, the pod must not remain its user.
-            if !claim.is_reserved_for(&facts.uid) || claim.unready().next().is_some() {
-                reservations.push(Reservation { claim: claim.clone(), allocation: None, to_make: None });
+            let is_for_now = !dra::is_group(&user) && claim.unready().next().is_some();
+            if !claim.has_user(&user.uid) || is_for_now {
+                reservations.push(Reservation { claim: claim.clone(), user, allocation: None, to_make: None });
             }
+        }
+        for followed in &means.claimed.follows {
+            claim(&followed.claim)?;
         }
         let in_numbers = |claim: &'_ ClaimFacts| {
             let ask = claim.ask.as_ref().map_err(Clone::clone)?;
@@ -120,7 +134,8 @@ impl Mirror {
                 allocation_timestamp: None,
             };
             let to_make = to_make(name).map(|made| made.asked.clone());
-            reservations.push(Reservation { claim: claim.clone(), allocation: Some(allocation), to_make });
+            let user = user(claim)?;
+            reservations.push(Reservation { claim: claim.clone(), user, allocation: Some(allocation), to_make });
         }
         if parts.next().is_some() && !held.is_empty() {
             return Err("its claims ask for fewer devices by now".to_owned());
@@ -131,13 +146,14 @@ impl Mirror {
             asking.push(Asking { claim, ask: in_numbers(claim)?, ours: of_ours.remove(name) });
         }
         let (allocations, others) = self.allocate_others(&asking, &start.node)?;
-        reservations.extend(asking.into_iter().zip(allocations).map(|(Asking { claim, .. }, allocation)| {
-            Reservation {
+        for (Asking { claim, .. }, allocation) in asking.into_iter().zip(allocations) {
+            reservations.push(Reservation {
                 claim: claim.clone(),
+                user: user(claim)?,
                 allocation: Some(allocation),
                 to_make: to_make(&claim.name).map(|made| made.asked.clone()),
-            }
-        }));
+            });
+        }
         Ok(Starting { reservations, held, others })
     }
 
@@ -283,18 +299,11 @@ impl Mirror {
 }
 
 impl Reservation {
-    /// The claim's users, with this pod.
+    /// The users of a claim, with one more.
     pub(crate) fn users_with(
         users: &[ResourceClaimConsumerReference],
-        name: &str,
-        uid: &str,
+        user: &ResourceClaimConsumerReference,
     ) -> Vec<ResourceClaimConsumerReference> {
-        let own = ResourceClaimConsumerReference {
-            resource: "pods".to_owned(),
-            name: name.to_owned(),
-            uid: uid.to_owned(),
-            api_group: None,
-        };
-        users.iter().filter(|user| user.uid != uid).cloned().chain([own]).collect()
+        users.iter().filter(|other| other.uid != user.uid).chain([user]).cloned().collect()
     }
 }

@@ -10,6 +10,7 @@ mod given_back;
 mod other_drivers;
 mod others;
 mod places;
+mod pod_groups;
 mod prioritised;
 mod problems;
 mod random;
@@ -24,7 +25,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceSlice};
 use serde_json::{Value, json};
 
 use super::{Binding, World, typed};
-use crate::dra::{ClaimFacts, DRIVER};
+use crate::dra::{ClaimFacts, DRIVER, is_group};
 use crate::mirror::{Access, Reservation};
 use crate::reservation::as_written;
 
@@ -143,14 +144,14 @@ impl World {
     /// Writes what a binding says of claims. Returns whether all of it was in time.
     pub(super) fn reserve(&mut self, binding: &Binding) -> bool {
         let now = Timestamp::from_millisecond(self.now_ms.cast_signed()).unwrap();
-        for Reservation { claim, allocation, to_make } in &binding.reservations {
+        for Reservation { claim, user, allocation, to_make } in &binding.reservations {
             let made = to_make.as_ref().map(|asked| self.make_extended(binding, &claim.name, asked));
             let claim = made.as_ref().unwrap_or(claim);
             let known = self.claims.get(&claim.name).map(|known| &known["metadata"]["resourceVersion"]);
             if known != Some(&json!(claim.resource_version)) {
                 return false;
             }
-            let users = Reservation::users_with(&claim.reserved_for, &binding.name, &binding.uid);
+            let users = Reservation::users_with(&claim.reserved_for, user);
             self.change_claim(&claim.name, |claim| {
                 if let Some(allocation) = allocation.clone() {
                     claim["status"]["allocation"] = json!(as_written(allocation, now).unwrap());
@@ -163,7 +164,8 @@ impl World {
 
     /// Takes back what was written for a pod that was not bound.
     pub(super) fn give_back(&mut self, binding: &Binding) {
-        for Reservation { claim, to_make, .. } in &binding.reservations {
+        // What a PodGroup has is left over if no pod has it.
+        for Reservation { claim, to_make, .. } in binding.reservations.iter().filter(|of| !is_group(&of.user)) {
             if to_make.is_some() {
                 self.remove_claim(&claim.name);
             } else if self.claims.contains_key(&claim.name) {
@@ -183,7 +185,7 @@ impl World {
             self.log.push(format!("{} given back", of.claim.name));
             match of.claim.is_of_extended_resources {
                 true => self.remove_claim(&of.claim.name),
-                false => self.end_use(&of.claim.name, &of.pod_uid),
+                false => self.end_use(&of.claim.name, &of.user),
             }
         }
     }
@@ -206,7 +208,8 @@ impl World {
 
     /// What Kubernetes' controller of claims does.
     pub(super) fn collect_claims(&mut self) {
-        let there: Vec<Value> = self.pods.values().map(|pod| pod["metadata"]["uid"].clone()).collect();
+        let objects = self.pods.values().chain(self.gangs.values());
+        let there: Vec<Value> = objects.map(|object| object["metadata"]["uid"].clone()).collect();
         let users = |claim: &Value| claim["status"]["reservedFor"].as_array().cloned().unwrap_or_default();
         let all = self.claims.iter().flat_map(|(name, claim)| {
             let gone = users(claim).into_iter().filter(|user| !there.contains(&user["uid"]));

@@ -189,11 +189,11 @@ fn a_gang_needs_what_its_object_says_now() {
 fn what_a_pod_group_asks_for_in_vain_is_said_on_its_pods() {
     let mut world = World::new();
     world.node("n", 2);
-    world.gang(GangKind::Native, "g", json!({"resourceClaims": [{"name": "c"}]}));
+    world.gang(GangKind::Native, "g", json!({"parentCompositePodGroupName": "above"}));
     world.pod("a", 100, in_pod_group("g"));
     world.reconcile();
     let why = world.why_waiting("a");
-    assert!(why.contains("podgroups.scheduling.k8s.io/g: its resourceClaims are not supported"), "{why}");
+    assert!(why.contains("podgroups.scheduling.k8s.io/g: groups of PodGroups"), "{why}");
 }
 
 #[test]

@@ -1,0 +1,323 @@
+//! Claims that the pods of a PodGroup share.
+
+use serde_json::{Value, json};
+
+use super::super::{GangKind, World, Write};
+
+impl World {
+    /// A PodGroup of which so many pods start together, with a claim for so many percent of a GPU.
+    fn group_with_claim(&mut self, name: &str, least: u32, percent: u32) {
+        let claims = json!([{"name": "gpu", "resourceClaimTemplateName": "t"}]);
+        let policy = if least > 0 { json!({"gang": {"minCount": least}}) } else { json!({"basic": {}}) };
+        self.gang(GangKind::Native, name, json!({"schedulingPolicy": policy, "resourceClaims": claims}));
+        let uid = self.gangs[&(GangKind::Native, name.to_owned())]["metadata"]["uid"].clone();
+        let owner = json!({
+            "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "name": name, "uid": uid, "controller": true,
+        });
+        let claim = format!("{name}-gpu");
+        self.claim(&claim, percent, None, json!({}));
+        self.change_claim(&claim, |claim| claim["metadata"]["ownerReferences"] = json!([owner]));
+    }
+
+    /// A pod of a PodGroup, with the group's claim. `more` is merged into it.
+    fn member(&mut self, name: &str, group: &str, more: Value) {
+        let mut pod = json!({
+            "spec": {
+                "schedulingGroup": {"podGroupName": group},
+                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
+            },
+            "status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": format!("{group}-gpu")}]},
+        });
+        json_patch::merge(&mut pod, &more);
+        self.pod(name, 0, pod);
+    }
+
+    fn users(&self, claim: &str) -> Value {
+        self.claims[claim]["status"]["reservedFor"].clone()
+    }
+
+    /// The PodGroup as the only user of its claim.
+    fn only(&self, group: &str) -> Value {
+        let uid = &self.gangs[&(GangKind::Native, group.to_owned())]["metadata"]["uid"];
+        json!([{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": group, "uid": uid}])
+    }
+
+    fn part_of(&self, device: &str) -> u64 {
+        self.allocated().get(device).map_or(0, |(core, _)| *core)
+    }
+}
+
+#[test]
+fn a_gang_shares_a_claim_of_its_pod_group() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.node_with_driver("m", 1);
+    world.pod_with_part("other", 60, json!({}));
+    world.reconcile();
+    let full = world.bound()["other"].to_owned();
+    world.group_with_claim("g", 3, 50);
+    for name in ["a", "b", "c"] {
+        world.member(name, "g", json!({}));
+    }
+    world.reconcile();
+    let free = if full == "n" { "m" } else { "n" };
+    assert_eq!(world.names_of_bound(), ["a", "b", "c", "other"], "{:?}", world.log);
+    assert!(["a", "b", "c"].iter().all(|name| world.bound()[name] == free), "{:?}", world.bound());
+    assert_eq!(world.users("g-gpu"), world.only("g"));
+    assert_eq!(world.part_of(&format!("{free}/gpu-0")), 50);
+}
+
+#[test]
+fn no_pod_of_a_gang_starts_before_its_claim_has_room() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.pod_with_part("other", 60, json!({}));
+    world.reconcile();
+    world.group_with_claim("g", 2, 50);
+    world.member("a", "g", json!({}));
+    world.member("b", "g", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["other"], "{:?}", world.log);
+    assert!(world.why_waiting("a").contains("no node has room now"), "{}", world.why_waiting("a"));
+    world.delete("other");
+    world.remove_claim("other-gpu");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
+}
+
+#[test]
+fn a_gang_goes_where_all_of_its_pods_have_room_near_the_claim() {
+    let mut world = World::new();
+    for (name, cpu) in [("n", "1"), ("m", "3"), ("o", "2")] {
+        world.node_with_driver(name, 1);
+        let mut node = world.nodes[name].clone();
+        node["status"]["allocatable"]["cpu"] = cpu.into();
+        world.make_node(name, node);
+    }
+    world.group_with_claim("g", 3, 50);
+    for name in ["a", "b", "c"] {
+        world.member(name, "g", json!({}));
+    }
+    world.reconcile();
+    assert_eq!(world.bound().into_values().collect::<Vec<_>>(), ["m", "m", "m"], "{:?}", world.log);
+}
+
+#[test]
+fn pods_beyond_the_gang_join_the_claim_and_are_no_users() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.node_with_driver("m", 1);
+    world.group_with_claim("g", 2, 100);
+    for name in ["d", "c", "b", "a"] {
+        world.member(name, "g", json!({}));
+    }
+    world.reconcile();
+    let node = world.bound()["a"].to_owned();
+    world.member("e", "g", json!({}));
+    world.reconcile();
+    assert_eq!(world.bound().into_values().collect::<Vec<_>>(), vec![node.as_str(); 5], "{:?}", world.log);
+    assert_eq!(world.users("g-gpu"), world.only("g"));
+    // A leader that begins finds the claim as it is.
+    world.change_leader();
+    world.member("f", "g", json!({}));
+    world.pod_with_part("other", 10, json!({}));
+    world.reconcile();
+    assert_eq!(world.bound()["f"], node);
+    assert_ne!(world.bound()["other"], node);
+}
+
+/// A claim can be reserved for 256 users at most.
+#[test]
+fn a_claim_of_a_pod_group_serves_300_pods() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    let mut node = world.nodes["n"].clone();
+    node["status"]["allocatable"] = json!({"cpu": "1000", "memory": "64Gi", "pods": "500"});
+    world.make_node("n", node);
+    world.group_with_claim("g", 200, 50);
+    for number in 0..300 {
+        world.member(&format!("p{number}"), "g", json!({}));
+    }
+    world.reconcile();
+    assert_eq!(world.bound().len(), 300);
+    assert_eq!(world.users("g-gpu"), world.only("g"));
+}
+
+#[test]
+fn pods_of_a_group_without_a_gang_follow_the_first() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.pod_with_part("other", 60, json!({}));
+    world.reconcile();
+    world.group_with_claim("g", 0, 50);
+    world.member("a", "g", json!({}));
+    world.member("b", "g", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["other"], "{:?}", world.log);
+    for name in ["a", "b"] {
+        assert!(world.why_waiting(name).contains("50 % gpu-core"), "{}", world.why_waiting(name));
+    }
+    world.delete("other");
+    world.remove_claim("other-gpu");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
+}
+
+#[test]
+fn another_pod_takes_the_place_of_the_first() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.group_with_claim("g", 2, 50);
+    world.member("a", "g", json!({}));
+    world.reconcile();
+    world.member("b", "g", json!({"spec": {"nodeSelector": {"no": "node"}}}));
+    world.member("c", "g", json!({}));
+    world.delete("a");
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    world.delete("b");
+    world.member("d", "g", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["c", "d"], "{:?}", world.log);
+}
+
+#[test]
+fn the_claim_outlives_the_pod_that_it_was_allocated_with() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.group_with_claim("g", 2, 60);
+    world.member("a", "g", json!({}));
+    world.member("b", "g", json!({}));
+    world.reconcile();
+    for first in ["a", "b"] {
+        world.pods.get_mut(first).unwrap()["status"]["phase"] = "Succeeded".into();
+        world.show(first);
+        world.reconcile();
+        world.delete(first);
+        world.collect_claims();
+        world.pod_with_part(&format!("after-{first}"), 50, json!({}));
+        world.reconcile();
+        assert!(!world.bound().keys().any(|name| name.starts_with("after")), "{:?}", world.log);
+        assert_eq!(world.part_of("n/gpu-0"), 60);
+    }
+    // It is the group's until the group is gone.
+    world.gangs.clear();
+    world.mirror.gang_gone(GangKind::Native, "default", "g");
+    world.collect_claims();
+    world.remove_claim("g-gpu");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["after-a", "after-b"], "{:?}", world.log);
+}
+
+#[test]
+fn a_claim_of_a_gang_that_was_not_bound_is_given_back() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.group_with_claim("g", 2, 60);
+    world.member("a", "g", json!({}));
+    world.member("b", "g", json!({}));
+    world.wait_for_writes();
+    for write in std::mem::take(&mut world.writes) {
+        let Write::Bind(binding) = write else { panic!("{write:?}") };
+        assert!(world.reserve(&binding));
+    }
+    assert_eq!(world.users("g-gpu"), world.only("g"));
+    // The leader dies before the first binding, and the node has gone.
+    world.remove_node("n");
+    world.node_with_driver("m", 1);
+    world.change_leader();
+    world.reconcile();
+    assert_eq!(world.log[0], "g-gpu given back");
+    assert_eq!(world.bound().into_values().collect::<Vec<_>>(), ["m", "m"], "{:?}", world.log);
+    assert_eq!(world.users("g-gpu"), world.only("g"));
+}
+
+#[test]
+fn a_claim_stays_if_a_pod_of_half_a_gang_has_it() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.node_with_driver("m", 1);
+    world.group_with_claim("g", 2, 60);
+    world.member("a", "g", json!({}));
+    world.member("b", "g", json!({}));
+    world.wait_for_writes();
+    let mut writes = std::mem::take(&mut world.writes);
+    for write in &writes {
+        let Write::Bind(binding) = write else { panic!("{write:?}") };
+        assert!(world.reserve(binding));
+    }
+    let Write::Bind(last) = writes.remove(1) else { panic!() };
+    let node = last.node.clone();
+    world.pods.get_mut(&last.name).unwrap()["spec"]["nodeName"] = node.as_str().into();
+    world.pods.get_mut(&last.name).unwrap()["metadata"]["annotations"]["aliquot.dev/generation"] =
+        last.generation.to_string().into();
+    world.change_leader();
+    world.reconcile();
+    assert_eq!(world.bound().into_values().collect::<Vec<_>>(), [node.as_str(), node.as_str()], "{:?}", world.log);
+    assert_eq!(world.log.len(), 1, "{:?}", world.log);
+}
+
+#[test]
+fn a_gang_gives_up_with_the_pod_that_its_claim_is_allocated_with() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.group_with_claim("g", 2, 60);
+    world.member("a", "g", json!({}));
+    world.member("b", "g", json!({}));
+    world.wait_for_writes();
+    // Another one has changed the claim meanwhile.
+    world.change_claim("g-gpu", |claim| claim["metadata"]["labels"] = json!({"some": "label"}));
+    let mut writes = std::mem::take(&mut world.writes);
+    writes.reverse();
+    for write in writes {
+        world.carry_out(write);
+    }
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
+}
+
+#[test]
+fn a_pod_outside_the_group_cannot_use_what_was_made_for_it() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.group_with_claim("g", 0, 50);
+    world.gang(GangKind::Native, "other", json!({"schedulingPolicy": {"basic": {}}}));
+    world.member("outside", "g", json!({"spec": {"schedulingGroup": null}}));
+    world.member("elsewhere", "g", json!({"spec": {"schedulingGroup": {"podGroupName": "other"}}}));
+    world.reconcile();
+    for name in ["outside", "elsewhere"] {
+        let why = world.why_waiting(name);
+        assert!(why.contains("\"g-gpu\": it was not made for this pod or its PodGroup"), "{why}");
+    }
+}
+
+#[test]
+fn a_claim_that_the_group_does_not_list_is_the_pod_s() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.gang(GangKind::Native, "g", json!({"schedulingPolicy": {"basic": {}}}));
+    world.claim("shared", 50, None, json!({}));
+    world.pod_with_claim("a", "shared", json!({"spec": {"schedulingGroup": {"podGroupName": "g"}}}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    let uid = &world.pods["a"]["metadata"]["uid"];
+    assert_eq!(world.users("shared"), json!([{"resource": "pods", "name": "a", "uid": uid}]));
+}
+
+#[test]
+fn a_group_with_several_requests_is_told_what_to_do() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    world.group_with_claim("g", 0, 50);
+    world.change_claim("g-gpu", |claim| {
+        let requests = &mut claim["spec"]["devices"]["requests"];
+        let mut second = requests[0].clone();
+        second["name"] = "second".into();
+        requests.as_array_mut().unwrap().push(second);
+    });
+    world.member("a", "g", json!({}));
+    world.reconcile();
+    let why = world.why_waiting("a");
+    assert!(why.contains("has 2 requests for devices of gpu.aliquot.dev") && why.contains("in one request"), "{why}");
+}

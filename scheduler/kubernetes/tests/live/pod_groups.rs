@@ -1,0 +1,81 @@
+//! Claims that the pods of a PodGroup share.
+
+use aliquot_test_api_server::{CLAIMS, POD_GROUPS, PODS};
+use serde_json::{Value, json};
+
+use crate::claims::with_devices;
+use crate::kit::Cluster;
+
+impl Cluster {
+    /// A PodGroup of which so many pods start together, with a claim for so many percent of a GPU. Kubernetes' controller
+    /// makes the claim from the template.
+    fn group_with_claim(&self, name: &str, least: u32, core: &str) {
+        let claims = json!([{"name": "gpu", "resourceClaimTemplateName": "part"}]);
+        let group = json!({
+            "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": name},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": least}}, "resourceClaims": claims},
+        });
+        self.objects.create(&POD_GROUPS, "default", group);
+        let owner = json!({
+            "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "name": name, "uid": self.uid_of_group(name),
+            "controller": true,
+        });
+        let annotations = json!({"resource.kubernetes.io/pod-claim-name": "gpu"});
+        let metadata = json!({"name": format!("{name}-gpu-x"), "ownerReferences": [owner], "annotations": annotations});
+        let claim = self.make_claim(metadata, core, json!({}));
+        let status = json!({"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": claim}]}});
+        self.objects.merge_status(&POD_GROUPS, "default", name, &status);
+    }
+
+    fn uid_of_group(&self, name: &str) -> Value {
+        self.objects.get(&POD_GROUPS, "default", name)["metadata"]["uid"].clone()
+    }
+
+    /// A pod of a PodGroup, with the group's claim.
+    fn member(&self, name: &str, group: &str) {
+        let named = json!([{"name": "gpu", "resourceClaimTemplateName": "part"}]);
+        let in_group = json!({"podGroupName": group});
+        self.pod_with_claim(name, "", json!({"spec": {"resourceClaims": named, "schedulingGroup": in_group}}));
+        let claim = format!("{group}-gpu-x");
+        let status = json!({"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": claim}]}});
+        self.objects.merge_status(&PODS, "default", name, &status);
+    }
+}
+
+#[test]
+fn a_gang_shares_a_claim_that_is_reserved_for_its_group() {
+    let (cluster, scheduler) = with_devices(&["H100"]);
+    cluster.node_with_driver("m", &["H100"]);
+    cluster.group_with_claim("g", 3, "60");
+    cluster.member("a", "g");
+    cluster.member("b", "g");
+    cluster.wait_until("a waits for one more", |cluster| {
+        cluster.why_waiting("a").is_some_and(|(_, text)| text.contains("needs 1 more"))
+    });
+    cluster.member("c", "g");
+    cluster.wait_until_bound(&["a", "b", "c"]);
+    let nodes = cluster.bound();
+    assert!(nodes.values().all(|node| *node == nodes["a"]), "{nodes:?}");
+    let is_reserved_for_the_group = |cluster: &Cluster| {
+        let claim = cluster.objects.get(&CLAIMS, "default", "g-gpu-x");
+        let group = json!({
+            "apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": cluster.uid_of_group("g"),
+        });
+        claim["status"]["reservedFor"] == json!([group])
+    };
+    assert!(is_reserved_for_the_group(&cluster));
+    assert_eq!(cluster.allocated("g-gpu-x").len(), 1);
+    // The next leader finds all of it, and a later pod joins.
+    scheduler.stop();
+    let mut cluster = cluster;
+    let _next = cluster.scheduler();
+    cluster.objects.delete(&PODS, "default", "a");
+    cluster.collect_claims();
+    cluster.member("d", "g");
+    cluster.wait_until_bound(&["b", "c", "d"]);
+    assert_eq!(cluster.bound()["d"], nodes["a"]);
+    assert!(is_reserved_for_the_group(&cluster));
+    cluster.pod_with_template("other", "60", json!({}));
+    cluster.wait_until_bound(&["b", "c", "d", "other"]);
+    assert_ne!(cluster.bound()["other"], nodes["a"]);
+}
