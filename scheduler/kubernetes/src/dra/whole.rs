@@ -16,7 +16,7 @@ use bounds::{narrowed, twins, unservable};
 pub(crate) use room::{Amount, Room};
 
 /// Devices that one claim can have, at most. The limit is Kubernetes'.
-pub(super) const RESULTS_MAX: usize = 32;
+pub(crate) const RESULTS_MAX: usize = 32;
 /// Trials of a device, after which the search is given up. The core, too, takes a node for full after this many trials.
 pub(crate) const TRIALS_MAX: u32 = 20_000;
 
@@ -27,8 +27,9 @@ pub(crate) struct Request {
     pub(crate) claim: usize,
     /// In order of preference: the first choice that can be had is taken.
     pub(crate) choices: Vec<Choice>,
-    /// It asks for access beside whoever has the devices: it takes nothing of them. Of the requests of its claim, no other
-    /// one has these devices, except those that several requests can have.
+    /// It asks for access beside those who have the devices already, and needs room in the stocks, as all requests do. Of
+    /// the requests of its claim, no other one has these devices, except those that several requests can have. Later
+    /// requests of other claims can only have access, too.
     pub(crate) is_admin: bool,
 }
 
@@ -252,8 +253,9 @@ impl Search<'_> {
     }
 
     fn give(&mut self, place: usize, device: usize, share: &[Amount]) {
-        if !self.is_admin(place) {
-            self.room.give(device, share);
+        match self.is_admin(place) {
+            true => self.room.give_access(device, share),
+            false => self.room.give(device, share),
         }
         if let Some(given) = self.given.last_mut() {
             given.devices.push(device);
@@ -261,8 +263,9 @@ impl Search<'_> {
     }
 
     fn take_back(&mut self, place: usize, device: usize, share: &[Amount]) {
-        if !self.is_admin(place) {
-            self.room.take_back(device, share);
+        match self.is_admin(place) {
+            true => self.room.take_back_access(device, share),
+            false => self.room.take_back(device, share),
         }
         if let Some(given) = self.given.last_mut() {
             given.devices.pop();
@@ -282,13 +285,16 @@ impl Search<'_> {
                 Comparison::Distinct => others.all(|other| other != own),
             }
         };
-        let has_room = self.is_admin(place) || self.room.has(device, share);
+        let has_room = match self.is_admin(place) {
+            true => self.room.has_for_access(device, share),
+            false => self.room.has(device, share),
+        };
         has_room
             && self.is_apart(place, device)
             && self.rules.iter().filter(|rule| rule.is_about(place, choice)).all(keeps)
     }
 
-    /// Whether no other request of the same claim has a device, if this request or the other one takes nothing of it.
+    /// Whether no other request of the same claim has a device, if this request or the other one has access only.
     fn is_apart(&self, place: usize, device: usize) -> bool {
         let Some(request) = self.requests.get(place) else { return false };
         let mut others = self.requests.iter().zip(&self.given).take(place);

@@ -12,7 +12,10 @@ use super::{Choice, Request, Room, Rule};
 pub(super) fn narrowed(place: usize, request: &Request, rules: &[Rule], room: &Room) -> Request {
     let of_choice = |(number, asked): (usize, &Choice)| {
         let mut choice = asked.clone();
-        choice.devices.retain(|device| request.is_admin || room.has(*device, asked.share_of(*device)));
+        choice.devices.retain(|device| match request.is_admin {
+            true => room.has_for_access(*device, asked.share_of(*device)),
+            false => room.has(*device, asked.share_of(*device)),
+        });
         for rule in rules.iter().filter(|rule| rule.is_about(place, number)) {
             let mut with_value: BTreeMap<usize, usize> = BTreeMap::new();
             for value in choice.devices.iter().filter_map(|device| rule.value(*device)) {
@@ -41,7 +44,7 @@ pub(super) fn unservable(requests: &[Request], rules: &[Rule], room: &Room) -> O
         };
         let possible = request.choices.iter().filter(is_possible);
         let Some(count) = possible.map(|choice| choice.count).min() else { return Some(place) };
-        // With administrative access nothing is taken.
+        // Access is beside others, so it does not count here.
         least.push(if request.is_admin { 0 } else { count });
     }
     let of_rule = |rule: &Rule| {
@@ -65,7 +68,7 @@ pub(super) fn unservable(requests: &[Request], rules: &[Rule], room: &Room) -> O
     first_beyond(most, least.iter().copied().enumerate()).or_else(|| rules.iter().find_map(of_rule))
 }
 
-/// The choices with which a request takes something of its devices.
+/// The choices with which a request takes its devices from others.
 fn taking(request: &Request) -> &[Choice] {
     if request.is_admin { &[] } else { &request.choices }
 }

@@ -46,11 +46,37 @@ impl Room {
         is_there && amounts.all(|(stock, amount)| *amount <= self.left_of(*stock))
     }
 
+    /// Like [`Room::has`], for access to a device that others may have. Access to a device that only one request can have
+    /// takes of the stocks once more.
+    pub(super) fn has_for_access(&self, device: usize, share: &[Amount]) -> bool {
+        let takes = if self.is_shared(device) { self.amounts_of(device) } else { self.all_of(device) };
+        takes.iter().chain(share).all(|(stock, amount)| *amount <= self.left_of(*stock))
+    }
+
+    /// Gives access for which there is room.
+    pub(super) fn give_access(&mut self, device: usize, share: &[Amount]) {
+        if self.is_shared(device) || !self.is_given(device) {
+            return self.give(device, share);
+        }
+        *self.given.entry(device).or_default() += 1;
+        self.change_by_device(device, u128::saturating_sub);
+    }
+
+    /// Takes back access that was given last.
+    pub(super) fn take_back_access(&mut self, device: usize, share: &[Amount]) {
+        match self.given.get_mut(&device) {
+            Some(given) if *given > 1 && !self.shared.contains(&device) => {
+                *given -= 1;
+                self.change_by_device(device, u128::saturating_add);
+            }
+            _ => self.take_back(device, share),
+        }
+    }
+
     /// Gives a share of a device for which there is room.
     pub(crate) fn give(&mut self, device: usize, share: &[Amount]) {
         if !self.given.contains_key(&device) {
-            let takes = self.takes.get(&device).map(Vec::as_slice).unwrap_or_default();
-            change(&mut self.left, takes, u128::saturating_sub);
+            self.change_by_device(device, u128::saturating_sub);
         }
         *self.given.entry(device).or_default() += 1;
         change(&mut self.left, share, u128::saturating_sub);
@@ -63,9 +89,17 @@ impl Room {
         change(&mut self.left, share, u128::saturating_add);
         if *shares == 0 {
             self.given.remove(&device);
-            let takes = self.takes.get(&device).map(Vec::as_slice).unwrap_or_default();
-            change(&mut self.left, takes, u128::saturating_add);
+            self.change_by_device(device, u128::saturating_add);
         }
+    }
+
+    fn change_by_device(&mut self, device: usize, by: fn(u128, u128) -> u128) {
+        let takes = self.takes.get(&device).map(Vec::as_slice).unwrap_or_default();
+        change(&mut self.left, takes, by);
+    }
+
+    fn all_of(&self, device: usize) -> &[Amount] {
+        self.takes.get(&device).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// What a device takes of stocks if one more request has it, beside the request's share.

@@ -148,17 +148,24 @@ impl Stocks {
         self.amounts.len() + before.map(Vec::len).sum::<usize>() + capacity
     }
 
-    /// Whether there is enough for requests that have these devices with these shares.
-    fn are_enough(&self, given: &[(usize, &[Amount])]) -> bool {
-        let devices: BTreeSet<usize> = given.iter().map(|(device, _)| *device).collect();
-        let taken = |stock: usize| devices.iter().map(|device| self.taken[*device][stock]).sum::<u128>();
-        let users = |device: usize| given.iter().filter(|(of, _)| *of == device).count();
+    /// Whether there is enough for requests that have these devices with these shares, one after the other. The last of
+    /// each says whether it is access for an administrator.
+    fn are_enough(&self, given: &[(usize, &[Amount], bool)]) -> bool {
+        let is_first = |place: usize, device: usize| !given[..place].iter().any(|(of, ..)| *of == device);
+        let taking = || given.iter().enumerate().map(|(place, (device, ..))| (place, *device));
+        // A device without shares takes of the stocks once more for each access.
+        let takes = |(place, device): &(usize, usize)| is_first(*place, *device) || self.capacities[*device].is_none();
+        let taken = |stock: usize| taking().filter(takes).map(|(_, device)| self.taken[device][stock]).sum::<u128>();
+        let is_in_the_way = |device: usize| {
+            let mut users = given.iter().filter(|(of, ..)| *of == device).skip(1);
+            users.any(|(.., is_admin)| !is_admin)
+        };
         let consumed = |stock: usize| {
-            let shares = given.iter().flat_map(|(_, share)| share.iter());
+            let shares = given.iter().flat_map(|(_, share, _)| share.iter());
             shares.filter(|(of, _)| *of == stock).map(|(_, amount)| *amount).sum::<u128>()
         };
         let has_enough = |(device, capacities): (usize, &Option<Vec<u128>>)| match capacities {
-            None => users(device) <= 1,
+            None => !is_in_the_way(device),
             Some(capacities) => {
                 capacities.iter().enumerate().all(|(number, all)| consumed(self.stock_of(device, number)) <= *all)
             }
@@ -172,11 +179,12 @@ fn is_right(requests: &[Request], rules: &[Rule], stocks: &Stocks, given: &[Give
     let of_request = |(given, request): (&'_ Given, &'_ Request)| {
         let devices: Vec<usize> = given.devices.clone();
         let choice = request.choices[given.choice].clone();
-        devices.into_iter().map(move |device| (device, choice.share_of(device).to_vec())).collect::<Vec<_>>()
+        let is_admin = request.is_admin;
+        devices.into_iter().map(move |device| (device, choice.share_of(device).to_vec(), is_admin)).collect::<Vec<_>>()
     };
-    let taking = given.iter().zip(requests).filter(|(_, request)| !request.is_admin);
-    let all: Vec<(usize, Vec<Amount>)> = taking.flat_map(of_request).collect();
-    let all: Vec<(usize, &[Amount])> = all.iter().map(|(device, share)| (*device, share.as_slice())).collect();
+    let all: Vec<(usize, Vec<Amount>, bool)> = given.iter().zip(requests).flat_map(of_request).collect();
+    let all: Vec<(usize, &[Amount], bool)> =
+        all.iter().map(|(device, share, of)| (*device, share.as_slice(), *of)).collect();
     let is_whole = given.iter().zip(requests).all(|(given, request)| {
         let choice = &request.choices[given.choice];
         let different: BTreeSet<&usize> = given.devices.iter().collect();
@@ -295,7 +303,7 @@ fn random_requests_get_the_first_shares_that_they_can() {
 }
 
 #[test]
-fn random_requests_of_administrators_take_nothing() {
+fn random_requests_of_administrators_get_the_first_they_can() {
     let served = compare_with_all_ways(3_000, true, true);
     assert!((500..2_500).contains(&served), "{served} cases say something");
 }
@@ -305,16 +313,22 @@ fn an_administrator_has_what_others_have_but_not_twice() {
     let admin = |claim: usize, count: usize| Request { is_admin: true, ..request(claim, &[(count, &[0, 1])]) };
     let one = |claim: usize| request(claim, &[(1, &[0])]);
     assert_eq!(search(&[one(0), admin(1, 2)], &[]), Ok(vec![given(0, &[0]), given(0, &[0, 1])]));
-    assert_eq!(search(&[admin(0, 2), one(1)], &[]), Ok(vec![given(0, &[0, 1]), given(0, &[0])]));
+    assert_eq!(search(&[admin(0, 2), admin(1, 1)], &[]), Ok(vec![given(0, &[0, 1]), given(0, &[0])]));
+    // A later claim cannot take what an earlier one of the same pod has access to.
+    assert_eq!(search(&[admin(0, 1), one(1)], &[]), Ok(vec![given(0, &[1]), given(0, &[0])]));
+    assert!(search(&[admin(0, 2), one(1)], &[]).is_err());
     // Of one claim each request has its own devices.
     assert_eq!(search(&[one(0), admin(0, 1)], &[]), Ok(vec![given(0, &[0]), given(0, &[1])]));
     assert_eq!(search(&[admin(0, 1), one(0)], &[]), Ok(vec![given(0, &[1]), given(0, &[0])]));
     assert!(search(&[one(0), admin(0, 2)], &[]).is_err());
     let mut room = Room::default();
-    let slots = room.add_stock(0);
+    let slots = room.add_stock(2);
     room.takes(0, vec![(slots, 1)]);
-    let of_taken = |is_admin: bool| super::search(&[Request { is_admin, ..one(0) }], &[], &room, TRIALS_MAX).is_ok();
-    assert_eq!((of_taken(true), of_taken(false)), (true, false));
+    let access = |claims: usize| {
+        let requests: Vec<Request> = (0..claims).map(|claim| Request { is_admin: true, ..one(claim) }).collect();
+        super::search(&requests, &[], &room, TRIALS_MAX).is_ok()
+    };
+    assert_eq!((access(2), access(3)), (true, false), "each access takes of the stock");
 }
 
 /// Devices with shares, with these capacities, and requests of one device each that take these amounts of any of them.

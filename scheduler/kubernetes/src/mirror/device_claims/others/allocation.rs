@@ -235,8 +235,9 @@ impl Mirror {
                 let left = claims.counters_left(device.pool, pool).into_iter();
                 left.map(|(name, left)| (name, room.add_stock(left))).collect()
             });
-            // A device that somebody has a share of takes nothing more for a further share.
-            if claims.others.used(device.pool, device.name).is_none() {
+            // A device that somebody has a share of takes nothing more for a further share. For administrative access to a
+            // device without shares the counters are taken once more, as in Kubernetes' own allocator.
+            if claims.others.used(device.pool, device.name).is_none() || !dra::is_shared(known) {
                 let taken = counters_taken_by(known).into_iter();
                 room.takes(number, taken.filter_map(|(name, amount)| Some((*of_pool.get(&name)?, amount))).collect());
             }
@@ -252,7 +253,7 @@ impl Mirror {
         let mut choice = Choice { count: usize::from(ask.count), devices: Vec::new(), shares: BTreeMap::new() };
         let mut selected = 0_usize;
         for (number, device) in devices.iter().enumerate().filter(|(_, device)| is_selected(device)) {
-            let share = if ask.is_admin { Vec::new() } else { self.device_claims.share_of(ask, device) };
+            let share = self.device_claims.share_of(ask, device);
             let has_access = ask.is_admin && !self.device_claims.is_shunned(device.pool, device.name);
             let is_free = has_access || device.is_free;
             // A device that has too little left is none of "all" devices, as in Kubernetes.

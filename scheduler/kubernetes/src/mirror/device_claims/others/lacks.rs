@@ -65,7 +65,6 @@ impl DeviceClaims {
         let mut lacking: Vec<(u128, String)> = Vec::new();
         for (key, device, found) in found.filter(|(key, device, _)| key.0 != DRIVER && reaches(key, device)) {
             let lack = match found {
-                Found::Usable if ask.is_admin => None,
                 Found::Usable => self.lack_of(ask, key, device),
                 // Its capacity is too small even if nobody has any of it, so it is furthest from being enough.
                 Found::Lacks(why) => Some((u128::MAX, format!("{}/{device}: {why}", key.1))),

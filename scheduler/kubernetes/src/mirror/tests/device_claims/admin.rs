@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::World;
 use super::{DRIVER, NIC};
+use crate::mirror::AboutDevices;
 
 /// A request for administrative access.
 fn access() -> Value {
@@ -74,44 +75,69 @@ fn an_administrator_needs_the_tolerations_of_others() {
     assert_eq!(world.names_of_bound(), ["b"]);
 }
 
+/// Kubernetes' own allocator looks at capacities and counters for access, too. It does not look at them for others then.
 #[test]
-fn access_takes_no_capacity_and_no_counters() {
+fn access_needs_room_and_leaves_it_to_others() {
     let mut world = World::new();
     world.node("n", 0);
     let takes = json!([{"counterSet": "set", "counters": {"slots": {"value": "4"}}}]);
-    let shared = json!({
-        "name": "shared", "allowMultipleAllocations": true, "capacity": {"bandwidth": {"value": "10"}},
-        "consumesCounters": takes,
-    });
-    let part = json!({"name": "part", "consumesCounters": takes});
+    let shared =
+        json!({"name": "shared", "allowMultipleAllocations": true, "capacity": {"bandwidth": {"value": "10"}}});
+    let [part, other] = ["part", "other"].map(|name| json!({"name": name, "consumesCounters": takes}));
     let counters = json!([{"name": "set", "counters": {"slots": {"value": "8"}}}]);
-    world.pool_of_nics("n-nics", json!({"nodeName": "n", "sharedCounters": counters}), json!([shared, part]));
-    let wanted = json!({"capacity": {"requests": {"bandwidth": "10"}}});
-    world.pod_with_nic("all-of-it", wanted.clone());
+    let devices = json!([part, other, shared]);
+    world.pool_of_nics("n-nics", json!({"nodeName": "n", "sharedCounters": counters}), devices);
+    world.pod_with_nic("user", json!({}));
     world.reconcile();
-    world.pod_with_nic("part", json!({}));
-    world.reconcile();
-    assert_eq!(world.names_of_bound(), ["all-of-it", "part"]);
-    let mut admin = access();
-    json_patch::merge(&mut admin, &json!({"allocationMode": "All"}));
+    assert_eq!(world.access_of("user"), [("part", false)]);
+    // There are counters for one more device, and access takes them from nobody.
     for name in ["x", "y"] {
-        world.pod_with_nic(name, admin.clone());
+        world.pod_with_nic(name, access());
     }
-    let mut of_capacity = access();
-    json_patch::merge(&mut of_capacity, &wanted);
-    world.pod_with_nic("z", of_capacity);
     world.reconcile();
-    assert_eq!(world.access_of("x"), [("shared", true), ("part", true)]);
-    assert_eq!(world.access_of("z"), [("shared", true)]);
-    assert_eq!(world.mirror.has_too_much("default", "all-of-it"), None);
+    assert_eq!((world.access_of("x"), world.access_of("y")), (vec![("part", true)], vec![("part", true)]));
+    let half = json!({"capacity": {"requests": {"bandwidth": "5"}}});
+    let mut look_at_half = access();
+    json_patch::merge(&mut look_at_half, &half);
+    world.pod_with_nic("z", look_at_half.clone());
+    world.pod_with_nic("half", half.clone());
+    world.reconcile();
+    assert_eq!((world.access_of("z"), world.access_of("half")), (vec![("shared", true)], vec![("shared", false)]));
     // A share has a name, also if an administrator has it.
     let result = &world.claims["z"]["status"]["allocation"]["devices"]["results"][0];
-    assert!(result["shareID"].is_string() && result["consumedCapacity"]["bandwidth"] == "10", "{result}");
-    world.delete("all-of-it");
-    world.collect_claims();
-    world.pod_with_nic("next", wanted);
+    assert!(result["shareID"].is_string() && result["consumedCapacity"]["bandwidth"] == "5", "{result}");
+    world.pod_with_nic("other-half", half);
+    world.pod_with_nic("rest", json!({}));
     world.reconcile();
-    assert_eq!(world.access_of("next"), [("shared", false)]);
+    assert_eq!(world.access_of("other-half"), [("shared", false)]);
+    assert_eq!(world.access_of("rest"), [("other", false)]);
+    // Now neither counters nor capacity are left.
+    world.pod_with_nic("late", access());
+    world.pod_with_nic("late-half", look_at_half);
+    world.reconcile();
+    assert!(world.access_of("late").is_empty() && world.access_of("late-half").is_empty(), "{:?}", world.log);
+    let why = world.mirror.about_devices(&world.uid("late-half"), &mut AboutDevices::default()).concat();
+    assert!(why.contains("n-nics/shared has 0 of its capacity \"bandwidth\" left"), "{why}");
+}
+
+/// As in Kubernetes' own allocator, which goes through all claims of a pod together.
+#[test]
+fn a_later_claim_of_the_pod_has_another_card() {
+    let mut world = World::new();
+    world.node("n", 0);
+    world.nics("n", 2);
+    let request = |more: Value| {
+        let mut exactly = json!({"deviceClassName": NIC});
+        json_patch::merge(&mut exactly, &more);
+        json!([{"name": "nic", "exactly": exactly}])
+    };
+    world.claim_of_nics("look", request(access()), json!([]));
+    world.claim_of_nics("use", request(json!({})), json!([]));
+    let claims = json!([{"name": "look", "resourceClaimName": "look"}, {"name": "use", "resourceClaimName": "use"}]);
+    world.pod("a", 0, json!({"spec": {"resourceClaims": claims}}));
+    world.reconcile();
+    assert_eq!(world.access_of("look"), [("nic-0", true)]);
+    assert_eq!(world.access_of("use"), [("nic-1", false)]);
 }
 
 #[test]
