@@ -232,6 +232,16 @@ impl Selection {
     /// How many devices of our driver a node has for a request for all of them; `None`: it has none, has more than a claim
     /// can get, or has some that will not do.
     pub(crate) fn all_on(&self, pools: &Pools, node: &str) -> Option<u16> {
+        let number = self.number_on(pools, node).filter(|number| (1..=whole::RESULTS_MAX).contains(number));
+        number.and_then(|number| u16::try_from(number).ok())
+    }
+
+    /// The number of a node's devices, if all of them are wanted and they are more than a claim can get.
+    pub(crate) fn too_many_on(&self, pools: &Pools, node: &str) -> Option<usize> {
+        self.number_on(pools, node).filter(|number| self.criteria.is_all && *number > whole::RESULTS_MAX)
+    }
+
+    fn number_on(&self, pools: &Pools, node: &str) -> Option<usize> {
         let mut number = 0;
         for (key, _) in pools.on(node) {
             if self.lacking.contains(key) {
@@ -239,7 +249,7 @@ impl Selection {
             }
             number += self.pools.get(key)?.as_ref().ok()?.len();
         }
-        u16::try_from(number).ok().filter(|number| (1..=whole::RESULTS_MAX).contains(&usize::from(*number)))
+        Some(number)
     }
 
     /// If all devices of a node are wanted: the numbers of them that nodes have, the smallest first.

@@ -7,6 +7,7 @@ use k8s_openapi::api::resource::v1::DeviceTaint;
 
 use super::{DeviceClaims, Mirror};
 use crate::dra::Criteria;
+use crate::dra::whole::RESULTS_MAX;
 
 /// What was found at one look, by the key of the criteria: pods that wait mostly ask for the same.
 #[derive(Debug, Default)]
@@ -28,7 +29,24 @@ impl Mirror {
     /// What keeps devices from a pod, if it lacks some. `seen`: what was found about other pods at the same look.
     pub(crate) fn about_devices(&self, uid: &str, seen: &mut AboutDevices) -> Vec<String> {
         let lacking = self.lacking_capacity(uid, seen);
-        lacking.into_iter().chain(self.tainted_for(uid, seen)).chain(self.shunned_for_pod(uid)).collect()
+        let others = self.tainted_for(uid, seen).into_iter().chain(self.shunned_for_pod(uid));
+        lacking.into_iter().chain(others).chain(self.too_many_for(uid)).collect()
+    }
+
+    /// Names a node with more devices than a claim can get, if a claim asks for all of a node and no node has a number of
+    /// devices that it can get.
+    fn too_many_for(&self, uid: &str) -> Option<String> {
+        let criteria = self.criteria_of(self.pods.get(uid)?);
+        let claims = &self.device_claims;
+        let selections = criteria.iter().filter_map(|criteria| claims.selections.get(&criteria.key()));
+        let mut without_number = selections.filter(|selection| selection.numbers().next().is_none());
+        without_number.find_map(|selection| {
+            let too_many = |node: &String| Some((node.clone(), selection.too_many_on(&claims.pools, node)?));
+            let (node, number) = self.nodes.keys().find_map(too_many)?;
+            Some(format!(
+                "a request asks for all devices of a node, a claim gets {RESULTS_MAX} at most, and node {node} has {number}"
+            ))
+        })
     }
 
     /// Names a device that only a taint keeps from a pod's claims; `None`: there is none.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::{World, typed};
 use crate::dra::DRIVER;
+use crate::mirror::AboutDevices;
 
 impl World {
     /// A pod with a claim of its name for such a part of each device of a node.
@@ -197,4 +198,20 @@ fn all_devices_of_several_drivers_are_refused() {
     world.reconcile();
     let why = world.why_waiting("a");
     assert!(world.bound().is_empty() && why.contains("devices of the driver nic.example.com, too"), "{why}");
+}
+
+#[test]
+fn a_node_with_more_devices_than_a_claim_gets_is_named() {
+    let mut world = World::new();
+    world.node_with_driver("n", 33);
+    world.pod_with_all("a", 50, json!({}));
+    world.reconcile();
+    let about = |world: &World| world.mirror.about_devices(&world.uid("a"), &mut AboutDevices::default());
+    assert!(world.bound().is_empty());
+    let said = about(&world);
+    let expected = "a request asks for all devices of a node, a claim gets 32 at most, and node n has 33";
+    assert_eq!(said, [expected]);
+    world.publish("n", 32, json!({}));
+    world.reconcile();
+    assert_eq!(world.devices_of("a").len(), 32, "{:?}", about(&world));
 }
