@@ -119,20 +119,27 @@ fn a_resource_that_is_only_named_holds_up_no_new_leader() {
 fn a_new_leader_waits_for_claims_that_are_only_named() {
     let mut cluster = Cluster::with_faults();
     let (is_there, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let (is_served, count) = (Arc::clone(&is_there), Arc::clone(&asked));
-    cluster.server().set_fault(move |_, path| match path.ends_with("/resourceclaims") {
-        true if !is_served.load(SeqCst) => {
-            count.fetch_add(1, SeqCst);
-            Fault::NotFound
+    let is_bound_early = Arc::new(AtomicBool::new(false));
+    let (is_served, count, is_early) = (Arc::clone(&is_there), Arc::clone(&asked), Arc::clone(&is_bound_early));
+    cluster.server().set_fault(move |_, path| {
+        if is_served.load(SeqCst) {
+            return Fault::None;
         }
-        _ => Fault::None,
+        is_early.fetch_or(path.ends_with("/binding"), SeqCst);
+        match path.ends_with("/resourceclaims") {
+            true => {
+                count.fetch_add(1, SeqCst);
+                Fault::NotFound
+            }
+            false => Fault::None,
+        }
     });
     cluster.node("n", 1);
     cluster.pod("a", 50, json!({}));
     let _scheduler = cluster.scheduler();
     // Without the claims it does not know which devices are given out.
-    cluster.wait_until("the scheduler asks again for claims", |_| asked.load(SeqCst) > 1);
-    assert!(cluster.bound().is_empty());
+    cluster.wait_until("the scheduler has asked for claims several times", |_| asked.load(SeqCst) > 3);
     is_there.store(true, SeqCst);
     cluster.wait_until_bound(&["a"]);
+    assert!(!is_bound_early.load(SeqCst), "the pod was bound while the claims were not known");
 }
