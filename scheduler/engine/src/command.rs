@@ -74,7 +74,7 @@ pub enum Order {
         term: u64,
     },
     /// Resize an instance in place. The node answers that the instance has [started](crate::StepOutcome::Started) with
-    /// the new amounts, or that the resize was refused or failed and the instance keeps its old amounts.
+    /// the new amounts, or that the resize was refused or failed and the instance keeps the amounts that it has.
     Resize {
         /// The claim that the instance belongs to.
         claim: ClaimUid,

@@ -65,8 +65,11 @@ pub(crate) struct Resize {
     pub(crate) command: Option<Generation>,
     /// When the command is repeated if no answer has come.
     pub(crate) deadline_ms: Option<u64>,
-    /// How often the command was sent.
+    /// How often a command was sent; before a restart counts as once. A node may have carried each of them out.
     pub(crate) attempts: u32,
+    /// Whether the node has refused the last of several commands. Its next report says whether it has carried out one
+    /// before.
+    pub(crate) is_in_doubt: bool,
 }
 
 /// All entries. Copies share what has not changed since they were made.

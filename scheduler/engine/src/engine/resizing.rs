@@ -2,7 +2,8 @@
 //!
 //! While a resize is under way, the books hold for each resource the larger of the old and the new amount. So the books
 //! are true whether or not the node has carried out the command. When the node has confirmed, they hold the new
-//! amounts; when it has refused, the old ones. A command without an answer is repeated.
+//! amounts; when it has refused, the old ones. A command without an answer is repeated. If the node refuses the
+//! repetition, it may still have carried out a command before, so the next report decides.
 
 use aliquot_scheduler_core::{Allocation, ClaimId, DeviceMemory, DeviceRequest, Event, EventError, Request};
 
@@ -21,7 +22,8 @@ impl Engine {
         }
         let from =
             self.cluster.claim(claim).map(|of| Request::clone(&of.request)).ok_or(EventError::NoSuchClaim(claim))?;
-        let resize = Resize { held: from.clone(), from, to, command: None, deadline_ms: None, attempts: 0 };
+        let held = from.clone();
+        let resize = Resize { from, held, to, command: None, deadline_ms: None, attempts: 0, is_in_doubt: false };
         if runs {
             return self.try_resize(id, claim, resize);
         }
@@ -127,7 +129,8 @@ impl Engine {
         let patience_ms = self.settings.start_deadline_ms.max(1).saturating_mul(patience_ms).min(longest_ms);
         let deadline_ms = self.now_ms.saturating_add(patience_ms);
         let attempts = resize.attempts.saturating_add(1).min(32);
-        let resize = Resize { command: Some(generation), deadline_ms: Some(deadline_ms), attempts, ..*resize };
+        let command = Some(generation);
+        let resize = Resize { command, deadline_ms: Some(deadline_ms), attempts, is_in_doubt: false, ..*resize };
         self.note_resize(id, Some(resize));
         self.timers.insert((deadline_ms, Timer::Resize(id)));
         let order = Order::Resize { claim: uid, instance: instance.generation, generation, amounts, deadline_ms };
@@ -181,10 +184,16 @@ impl Engine {
         }
     }
 
-    /// The node has refused a resize; the claim keeps what it had.
+    /// The node has refused the last command of a resize. If that was the only one, the claim keeps what it had.
+    /// Otherwise the node may have carried out one before, so it is asked for a report.
     pub(super) fn resize_refused(&mut self, id: EntryId) {
-        if let Some((claim, resize)) = self.resize_under_way(id) {
-            self.close_resize(id, claim, resize.from.clone(), resize);
+        let Some((claim, resize)) = self.resize_under_way(id) else { return };
+        if resize.attempts <= 1 {
+            return self.close_resize(id, claim, resize.from.clone(), resize);
+        }
+        self.note_resize(id, Some(Resize { is_in_doubt: true, ..resize }));
+        if let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) {
+            self.send(instance.node, Order::Report { term: self.generation.term });
         }
     }
 
@@ -197,7 +206,10 @@ impl Engine {
             Ok(_) => holds,
             Err(_) => resize.held.clone(),
         };
-        self.note_resize(id, Some(Resize { held, command: None, deadline_ms: None, ..resize }));
+        // What the node holds is known now, or at least that it is no more than the books hold.
+        let from = held.clone();
+        let (command, deadline_ms, attempts, is_in_doubt) = (None, None, 0, false);
+        self.note_resize(id, Some(Resize { from, held, to: resize.to, command, deadline_ms, attempts, is_in_doubt }));
     }
 
     /// The resize of a running claim.
@@ -207,12 +219,17 @@ impl Engine {
         Some((entry.id?, resize.clone()))
     }
 
-    /// Takes in the amounts that a node reports for a claim that is being resized.
+    /// Takes in the amounts that a node reports for a claim after it has refused the last command to resize it. The node
+    /// carries out no earlier command any more, so these amounts are final. A report before that refusal says nothing:
+    /// a command may still be under way.
     pub(super) fn seen_holding(&mut self, id: EntryId, amounts: &Amounts) {
-        let Some((claim, resize)) = self.resize_under_way(id) else { return };
-        if self.amounts_with(claim, &resize.to).as_ref() == Some(amounts) {
-            self.resized(id);
+        let Some((claim, resize)) = self.resize_under_way(id).filter(|(_, resize)| resize.is_in_doubt) else { return };
+        let is = |request: &Request| self.amounts_with(claim, request).as_ref() == Some(amounts);
+        if is(&resize.to) {
+            return self.resized(id);
         }
+        let holds = if is(&resize.from) { &resize.from } else { &resize.held };
+        self.close_resize(id, claim, holds.clone(), resize);
     }
 
     /// The instance is gone, so its resize ends. The next start uses the newest request.

@@ -303,7 +303,8 @@ impl Engine {
                     let at = self.cluster.allocation(claim).cloned();
                     let is_same = at.is_some_and(|at| self.larger(&from, &to, &at) == held);
                     let from = if is_same { from } else { held.clone() };
-                    let resize = Resize { from, held, to, command: None, deadline_ms: None, attempts: 0 };
+                    let (command, deadline_ms, attempts, is_in_doubt) = (None, None, 1, false);
+                    let resize = Resize { from, held, to, command, deadline_ms, attempts, is_in_doubt };
                     self.note_resize(id, Some(resize));
                     self.resume_resize(id);
                 }

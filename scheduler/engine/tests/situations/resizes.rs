@@ -123,12 +123,106 @@ fn a_resize_that_nobody_answers_is_repeated_and_goes_on_after_a_restart() {
     let (again, amounts_told) = told(&mut kit);
     assert!(again > first && amounts_told == amounts(0, 75));
     assert_eq!(held(&kit, "claim"), Some(amounts(0, 75)));
-    // The node reports what the claim holds, though its answer was lost.
+    // Only an answer counts: an earlier command that is still under way could change what a report says.
     let running = Running { claim: "claim".into(), instance, amounts: amounts(0, 75) };
     kit.report(node(1), 1, again, vec![running]);
     kit.pass(100);
+    assert!(is_resizing(&kit, "claim"));
+    kit.outcome("claim", instance, again, StepOutcome::Started);
+    kit.pass(100);
     assert!(!is_resizing(&kit, "claim"));
     assert_eq!(kit.phase("claim"), Some(Phase::Running));
+}
+
+/// A live engine without leases, so that nothing else is due while a resize has no answer, and a node with one device.
+fn without_leases() -> Kit {
+    let mut kit = Kit::not_live(MemoryStore::default()).restart_with(Settings { lease: None, ..settings() });
+    kit.tell(Observation::Synced);
+    kit.report(node(1), 1, Generation::default(), Vec::new());
+    kit
+}
+
+/// The next time that a resize is sent: its generation.
+fn told_again(kit: &mut Kit) -> Generation {
+    let next_ms = |kit: &Kit| kit.engine.next_ms().expect("the resize has a deadline");
+    for _ in 0..100 {
+        let until_ms = next_ms(kit) - kit.now_ms;
+        if let [Command { order: Order::Resize { generation, .. }, .. }] = kit.pass(until_ms)[..] {
+            return generation;
+        }
+    }
+    panic!("the resize is not sent again");
+}
+
+#[test]
+fn a_refusal_of_a_repeated_resize_says_nothing_about_the_first() {
+    for (has, percent) in [(true, 75), (false, 25)] {
+        let mut kit = without_leases();
+        let instance = kit.runs("claim", 25, 50);
+        assert_eq!(resize(&mut kit, "claim", 75), Ok(()));
+        told(&mut kit);
+        // The node may have carried the first command out, and its answer was lost.
+        let again = told_again(&mut kit);
+        kit.outcome("claim", instance, again, StepOutcome::Refused("not now".into()));
+        kit.want("other", 50, 50);
+        assert_eq!(kit.pass(100), [], "the claim may hold 75 %");
+        assert_eq!((held(&kit, "claim"), is_resizing(&kit, "claim")), (Some(amounts(0, 75)), true));
+        let running = Running { claim: "claim".into(), instance, amounts: amounts(0, percent) };
+        kit.report(node(1), 1, again, vec![running]);
+        let started = kit.pass(100);
+        assert_eq!((held(&kit, "claim"), is_resizing(&kit, "claim")), (Some(amounts(0, percent)), false));
+        assert_eq!(started.len(), usize::from(!has), "{started:?}");
+    }
+}
+
+#[test]
+fn a_refusal_after_a_restart_says_nothing_about_a_resize_before() {
+    let mut kit = without_leases();
+    let instance = kit.runs("claim", 25, 50);
+    assert_eq!(resize(&mut kit, "claim", 75), Ok(()));
+    told(&mut kit);
+    let mut kit = kit.restart_with(Settings { lease: None, ..settings() });
+    let (uid, of) = claim("claim", 75, 50);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.tell(Observation::Synced);
+    let (again, _) = told(&mut kit);
+    kit.outcome("claim", instance, again, StepOutcome::Refused("not now".into()));
+    kit.pass(100);
+    assert_eq!((held(&kit, "claim"), is_resizing(&kit, "claim")), (Some(amounts(0, 75)), true));
+    // A refused resize whose report does not come is sent again.
+    let third = told_again(&mut kit);
+    kit.outcome("claim", instance, third, StepOutcome::Started);
+    kit.pass(100);
+    assert_eq!((held(&kit, "claim"), is_resizing(&kit, "claim")), (Some(amounts(0, 75)), false));
+}
+
+#[test]
+fn a_report_from_before_a_restart_does_not_confirm_a_resize() {
+    let mut kit = Kit::new(1, Vec::new());
+    let instance = kit.runs("claim", 25, 50);
+    let before = NodeReport {
+        spec: node(1),
+        session: 1,
+        sequence: kit.sequence + 1,
+        handled: instance,
+        running: vec![Running { claim: "claim".into(), instance, amounts: amounts(0, 25) }],
+    };
+    kit.sequence += 1;
+    assert_eq!(resize(&mut kit, "claim", 75), Ok(()));
+    let (command, _) = told(&mut kit);
+    kit.outcome("claim", instance, command, StepOutcome::Started);
+    kit.pass(100);
+    let mut kit = kit.restart();
+    let (uid, of) = claim("claim", 75, 50);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.tell(Observation::Synced);
+    kit.pass(100);
+    assert_eq!(resize(&mut kit, "claim", 25), Ok(()));
+    told(&mut kit);
+    kit.tell(Observation::Node(Box::new(before)));
+    kit.want("other", 50, 50);
+    assert_eq!(kit.pass(100), [], "the claim still holds 75 %");
+    assert_eq!((held(&kit, "claim"), is_resizing(&kit, "claim")), (Some(amounts(0, 75)), true));
 }
 
 #[test]
