@@ -344,9 +344,6 @@ impl Engine {
             attempts: 0,
         };
         self.note_instance(id, Some(resumed));
-        if let Some(deadline_ms) = deadline_ms {
-            self.timers.insert((deadline_ms, Timer::Step(id)));
-        }
     }
 }
 

@@ -73,7 +73,6 @@ impl Engine {
             attempts: 0,
         };
         self.note_instance(id, Some(instance));
-        self.timers.insert((deadline_ms, Timer::Step(id)));
         let term = generation.term;
         self.send(at.node, Order::Start { claim: uid, generation, amounts, deadline_ms, term });
     }
@@ -86,7 +85,6 @@ impl Engine {
         let (uid, amounts) = (entry.key.uid.clone(), self.amounts(claim, at));
         let deadline_ms = self.now_ms.saturating_add(self.settings.start_deadline_ms);
         self.note_instance(id, Some(Instance { deadline_ms: Some(deadline_ms), ..instance }));
-        self.timers.insert((deadline_ms, Timer::Step(id)));
         let (generation, term) = (instance.generation, self.generation.term);
         self.send(instance.node, Order::Start { claim: uid, generation, amounts, deadline_ms, term });
     }
@@ -112,7 +110,6 @@ impl Engine {
             ..before
         };
         self.note_instance(id, Some(instance));
-        self.timers.insert((deadline_ms, Timer::Step(id)));
         self.send(before.node, Order::Stop { claim: uid, instance: before.generation, generation, deadline_ms });
     }
 
@@ -120,10 +117,13 @@ impl Engine {
         amounts_in(&self.cluster, claim, at)
     }
 
-    /// Notes a claim's instance, which runs or may run.
+    /// Notes a claim's instance, which runs or may run, and the deadline of its step.
     pub(super) fn note_instance(&mut self, id: EntryId, instance: Option<Instance>) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let before = std::mem::replace(&mut entry.instance, instance);
+        let timer = |instance: Option<Instance>| Some((instance?.deadline_ms?, Timer::Step(id)));
+        timer(before).iter().for_each(|timer| _ = self.timers.remove(timer));
+        self.timers.extend(timer(instance));
         let (from, to) = (before.map(|before| before.node), instance.map(|instance| instance.node));
         if from != to {
             self.note_presence(from, |there| _ = there.remove(&id));

@@ -234,6 +234,25 @@ fn a_report_that_is_older_than_what_was_heard_since_changes_nothing() {
 }
 
 #[test]
+fn an_answered_step_leaves_no_deadline_behind() {
+    // Nothing else is due in the meantime.
+    let settings = Settings { lease: None, memory_every_ms: 1 << 40, idle_cycle_ms: 1 << 41, ..settings() };
+    let mut kit = Kit::not_live(MemoryStore::default()).restart_with(settings);
+    kit.tell(Observation::Synced);
+    kit.report(node(1), 1, Generation::default(), Vec::new());
+    kit.pass(100);
+    let without_claims = kit.engine.next_ms();
+    let instance = kit.runs("claim", 100, 50);
+    assert_eq!(kit.engine.next_ms(), without_claims, "it runs");
+    kit.tell(Observation::ClaimEnded("claim".into()));
+    kit.pass(100);
+    assert!(kit.engine.next_ms() < without_claims, "its stop has a deadline");
+    kit.outcome("claim", instance, instance, StepOutcome::Gone);
+    kit.pass(100);
+    assert_eq!(kit.engine.next_ms(), without_claims, "it is gone");
+}
+
+#[test]
 fn an_outcome_that_is_repeated_or_late_changes_nothing() {
     let mut kit = Kit::new(1, Vec::new());
     let first = kit.runs("claim", 100, 50);
