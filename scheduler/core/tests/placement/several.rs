@@ -184,6 +184,16 @@ fn link() -> impl Strategy<Value = (Vec<u16>, DeviceProperty, Comparison)> {
     (vec(0u16..3, 1..3), property, comparison)
 }
 
+#[test]
+fn a_placement_has_no_more_room_than_its_devices_need() {
+    let (mut cluster, mut engine) = (Cluster::new(), Engine::new(BestFit));
+    cluster.add_node(node("node", 96, 4, "A"));
+    for requests in [&[of(1, 500, 0)][..], &[of(1, 500, 0), of(1, 300, 0)]] {
+        let at = place(&mut cluster, &mut engine, &task(requests, &[])).expect("there is room");
+        assert_eq!((at.devices.len(), at.devices.capacity()), (requests.len(), requests.len()));
+    }
+}
+
 proptest! {
     /// The search finds devices exactly if trying everything does, and what it finds is possible.
     #[test]

@@ -41,7 +41,13 @@ pub(crate) fn chosen(node: &Node, request: &Request, choice: Choice) -> Option<V
         let memory = node.devices().get(usize::from(device))?.memory();
         Some(DeviceAllocation { device, core: request.devices.core, memory: request.devices.memory.on(memory) })
     };
-    choose(node, request, choice)?.devices.into_iter().map(part).collect()
+    let devices = choose(node, request, choice)?.devices;
+    // Each claim keeps its parts for as long as it is placed, so they get no more room than they need.
+    let mut parts = Vec::with_capacity(devices.len());
+    for device in devices {
+        parts.push(part(device)?);
+    }
+    Some(parts)
 }
 
 /// The preferences that the devices for a policy's choice miss; `None` if the node does not have the devices.

@@ -172,7 +172,7 @@ impl<'a> Search<'a> {
         if !self.may_go_on(0) || !self.take_from(0, 0, 0) {
             return None;
         }
-        let mut devices = Vec::new();
+        let mut devices = Vec::with_capacity(self.taken.iter().map(Vec::len).sum());
         self.wanted.sort_unstable_by_key(|wanted| wanted.place);
         for (wanted, mut taken) in self.wanted.iter().zip(self.taken) {
             taken.sort_unstable();
