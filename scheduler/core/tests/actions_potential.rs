@@ -206,7 +206,7 @@ fn potential(scheduler: &Scheduler, cluster: &Cluster, queues: &[String]) -> Pot
         for standing in scheduler.standings(cluster, queue) {
             let group = cluster.group(standing.group).expect("a group that is placed");
             let member = if standing.is_elastic { cluster.sequence(standing.claims[0]).expect("a claim") } else { 0 };
-            let place = (Reverse(group.spec().priority), standing.is_elastic, group.sequence(), member);
+            let place = (Reverse(group.spec().priority), standing.is_elastic, standing.group.number(), member);
             let parts = [standing.is_guaranteed, standing.is_entitled, !standing.is_entitled];
             for (units, _) in of_queue.iter_mut().zip(parts).filter(|(_, is_of)| *is_of) {
                 units.insert(place, standing.claims.len());

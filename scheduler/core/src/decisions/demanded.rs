@@ -9,6 +9,7 @@ use crate::state::cluster::Cluster;
 use crate::state::queue::{Single, Turn};
 use crate::state::resources::Charge;
 use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 
 /// The least charge of a unit of each class, wherever it is placed.
@@ -36,7 +37,7 @@ impl ClassCharges {
 struct Later {
     priority: i32,
     /// By the group's number.
-    beyond: BTreeMap<u64, Vec<ClaimId>>,
+    beyond: BTreeMap<GroupId, Vec<ClaimId>>,
 }
 
 /// Visits the units of a leaf queue in the order of rank, placed or pending, as long as `visit` goes on. `visit` is
@@ -68,15 +69,15 @@ pub(crate) fn each_demanded<B>(
         };
         if next.is_none_or(|(turn, _)| turn.priority.0 != later.priority) {
             for claim in std::mem::take(&mut later.beyond).into_values().flatten() {
-                let Some(group) = cluster.group_of(claim).and_then(|group| cluster.group(group)) else { continue };
-                let rank = Rank::new(later.priority, group.sequence(), cluster.sequence(claim));
+                let Some(group) = cluster.group_of(claim) else { continue };
+                let rank = Rank::new(later.priority, group.number(), Some(claim.number()));
                 visit(rank, &mut std::iter::once(claim), &charges.of_claims(cluster, &[claim]))?;
             }
         }
         let Some((turn, single)) = next else { return ControlFlow::Continue(()) };
         let Some(group) = cluster.group(turn.group) else { continue };
         later.priority = turn.priority.0;
-        let rank = Rank::new(turn.priority.0, turn.sequence, None);
+        let rank = Rank::new(turn.priority.0, turn.group.number(), None);
         if let Some(single) = single {
             visit(rank, &mut group.members(), charges.of(cluster, single.class))?;
         } else if !group.is_declared() {
@@ -84,7 +85,7 @@ pub(crate) fn each_demanded<B>(
             visit(rank, &mut claims.iter().copied(), &charges.of_claims(cluster, &claims))?;
         } else if let Some((core, beyond)) = group.demanded_parts() {
             visit(rank, &mut core.iter().copied(), &charges.of_claims(cluster, &core))?;
-            later.beyond.insert(turn.sequence, beyond);
+            later.beyond.insert(turn.group, beyond);
         }
     }
 }

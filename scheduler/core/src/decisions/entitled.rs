@@ -253,7 +253,7 @@ impl Entitled {
 
     /// The units of a group, in order.
     pub(crate) fn of_group(&self, cluster: &Cluster, group: GroupId) -> impl Iterator<Item = &PlacedUnit> {
-        let core = cluster.group(group).map(|group| Rank::new(group.spec().priority, group.sequence(), None));
+        let core = cluster.group(group).map(|of| Rank::new(of.spec().priority, group.number(), None));
         let core = core.into_iter();
         let beyond = core.clone().flat_map(move |core| self.units.range(core.beyond()));
         core.filter_map(move |core| self.units.get(&core)).chain(beyond.map(|(_, placed)| placed))

@@ -200,7 +200,7 @@ fn key_of(
         priority: Reverse(state.map_or(0, |state| state.spec().priority)),
         with_next,
         without,
-        arrival: turn.sequence,
+        arrival: turn.group.number(),
         place,
     }
 }
@@ -229,7 +229,7 @@ mod tests {
         }
         let leaf = cluster.queue_named("queue-99").expect("the last queue");
         let group = crate::vocabulary::slab::Slab::<(), crate::vocabulary::pod_group::PodGroup>::default().insert(());
-        let turn = Turn { priority: Reverse(0), elastic: false, sequence: 0, group };
+        let turn = Turn { priority: Reverse(0), elastic: false, group };
         let (shares, mut only) = (Shares::of(&cluster, 0), Only(leaf, turn));
         let mut turns = Turns::new(&cluster, &shares, &mut only);
         let leaves = |turns: &Turns| turns.places.iter().filter(|place| place.leaf.is_some()).count();

@@ -65,7 +65,7 @@ impl Unit {
             true => Some(cluster.sequence(*claims.first()?)?),
             false => None,
         };
-        let rank = Rank::new(group.spec().priority, group.sequence(), beyond);
+        let rank = Rank::new(group.spec().priority, id.number(), beyond);
         Some(Self { rank, group: id, queue: group.queue(), claims, elastic })
     }
 

@@ -59,8 +59,6 @@ pub struct Cluster {
     /// Nodes that hold more claims than they have room for.
     over_committed: BTreeSet<NodeId>,
     claims: Slab<ClaimState, Claim>,
-    /// Claims are numbered as they are added.
-    next_claim: u64,
     classes: Classes,
     templates: Templates,
     changes: ChangeLog,
@@ -78,6 +76,8 @@ pub struct Cluster {
     leaving: BTreeMap<NodeId, BTreeSet<ClaimId>>,
     /// For each leaving claim: the claims that start after it is gone.
     waiting_for: BTreeMap<ClaimId, BTreeSet<ClaimId>>,
+    /// For each claim that cannot start yet: the claims that must be gone before.
+    starts_after: BTreeMap<ClaimId, Vec<ClaimId>>,
     /// Where peers are, and the rules about them.
     peers: PeerBooks,
     /// Why the plan under way evicted claims. The plan may still put them back where they were.
@@ -87,7 +87,6 @@ pub struct Cluster {
 #[derive(Clone, Debug)]
 struct ClaimState {
     claim: KnownClaim,
-    sequence: u64,
     group: GroupId,
     allocation: Option<Allocation>,
     /// Since when it runs; `None`: it does not run, even if it is placed.
@@ -95,8 +94,6 @@ struct ClaimState {
     /// The place that it has yet to leave. If the claim also runs, the plan under way has decided this and its node has
     /// not been told yet.
     leaving: Option<Box<Allocation>>,
-    /// Claims that must be gone before it can start.
-    starts_after: Vec<ClaimId>,
     displaced: Option<Box<Displacement>>,
     /// What is known of its last eviction, while the eviction is under way or after it was refused.
     last_eviction: Option<Box<LastEviction>>,
@@ -144,7 +141,6 @@ impl Cluster {
             held: BTreeSet::new(),
             over_committed: BTreeSet::new(),
             claims: Slab::default(),
-            next_claim: 0,
             classes: Classes::default(),
             templates: Templates::default(),
             changes: ChangeLog::default(),
@@ -158,6 +154,7 @@ impl Cluster {
             budgets: Budgets::default(),
             leaving: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
+            starts_after: BTreeMap::new(),
             peers: PeerBooks::default(),
             causes: BTreeMap::new(),
         }
@@ -297,7 +294,7 @@ impl Cluster {
     /// The claims that must be gone before this placed claim can start.
     #[must_use]
     pub fn starts_after(&self, id: ClaimId) -> &[ClaimId] {
-        self.claim_state(id).map_or(&[], |state| &state.starts_after)
+        self.starts_after.get(&id).map_or(&[], Vec::as_slice)
     }
 
     /// How often a claim failed to start where it was placed, and when it may be placed again, in milliseconds.
@@ -315,7 +312,7 @@ impl Cluster {
     /// The number of a claim in the order in which claims were added.
     #[must_use]
     pub fn sequence(&self, id: ClaimId) -> Option<u64> {
-        self.claim_state(id).ok().map(|state| state.sequence)
+        self.claim_state(id).ok().map(|_| id.number())
     }
 
     /// The class of a claim's request.

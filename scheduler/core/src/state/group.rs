@@ -17,19 +17,23 @@ use members::{Member, Members};
 pub struct Group {
     /// Groups of single claims with equal settings share one.
     spec: Arc<PodGroup>,
-    /// Whether it was declared; otherwise it was made for a single claim.
-    declared: bool,
+    /// `None`: it was made for a single claim.
+    declared: Option<Box<Declared>>,
     queue: QueueId,
-    /// Groups are numbered as they are added.
-    sequence: u64,
     added_ms: u64,
     members: Members,
     placed: u32,
     /// The number of withdrawn members.
     withdrawn: u32,
+}
+
+/// What only declared groups have.
+#[derive(Clone, Debug)]
+struct Declared {
     /// Placed members by sub-group.
     placed_by_sub_group: Box<[u32]>,
-    /// Since when some members are placed, but fewer than the minimum; in milliseconds.
+    /// Since when some members are placed, but fewer than the minimum; in milliseconds. A single claim is its group's
+    /// minimum.
     stale_since_ms: Option<u64>,
 }
 
@@ -49,13 +53,7 @@ impl Group {
     /// Whether it was declared as a pod group; otherwise it stands for a single claim.
     #[must_use]
     pub fn is_declared(&self) -> bool {
-        self.declared
-    }
-
-    /// Its number in the order in which groups were added.
-    #[must_use]
-    pub fn sequence(&self) -> u64 {
-        self.sequence
+        self.declared.is_some()
     }
 
     /// When it was added, in milliseconds.
@@ -67,17 +65,17 @@ impl Group {
     /// Since when some of its members are placed, but fewer than it needs; in milliseconds.
     #[must_use]
     pub fn stale_since_ms(&self) -> Option<u64> {
-        self.stale_since_ms
+        self.declared.as_ref()?.stale_since_ms
     }
 
     /// Its members in the order in which they were added, without those that were withdrawn.
     pub fn members(&self) -> impl Iterator<Item = ClaimId> + '_ {
-        self.members.values().filter(|member| !member.withdrawn).map(|member| member.claim)
+        self.members.iter().filter(|member| !member.withdrawn).map(|member| member.claim)
     }
 
     /// The oldest member, withdrawn or not; it stands for a group that was not declared.
     pub(crate) fn first_member(&self) -> Option<ClaimId> {
-        self.members.values().next().map(|member| member.claim)
+        self.members.iter().next().map(|member| member.claim)
     }
 
     /// Number of members that are placed.
@@ -94,14 +92,15 @@ impl Group {
     }
 
     fn placed_of(&self, sub_group: usize) -> u32 {
-        self.placed_by_sub_group.get(sub_group).copied().unwrap_or(0)
+        let placed = self.declared.as_ref().and_then(|declared| declared.placed_by_sub_group.get(sub_group));
+        placed.copied().unwrap_or(0)
     }
 
     /// The pending members that would together complete the minimum, in the order in which they were added. `Err` with
     /// the number of members that are missing if there are too few.
     pub(crate) fn missing_core(&self) -> Result<Vec<ClaimId>, u32> {
         // Most groups are single claims.
-        if !self.declared {
+        if !self.is_declared() {
             return Ok(self.waiting().collect());
         }
         self.missing_core_of(|_| true)
@@ -114,25 +113,30 @@ impl Group {
         let total = self.spec.min_members.saturating_sub(self.placed);
         let (chosen, missing) = self.choose(|member| member.waits() && among(member.claim), wanted, total);
         match missing {
-            0 => Ok(chosen.iter().filter_map(|sequence| Some(self.members.get(sequence)?.claim)).collect()),
+            0 => Ok(chosen.into_iter().collect()),
             _ => Err(missing),
         }
     }
 
     /// Chooses from some members, in the order in which they were added: as many of each sub-group as `wanted`, and
     /// then any others up to `total`. Also returns how many are missing.
-    fn choose(&self, among: impl Fn(&Member) -> bool, mut wanted: Vec<u32>, mut total: u32) -> (BTreeSet<u64>, u32) {
+    fn choose(
+        &self,
+        among: impl Fn(&Member) -> bool,
+        mut wanted: Vec<u32>,
+        mut total: u32,
+    ) -> (BTreeSet<ClaimId>, u32) {
         let mut chosen = BTreeSet::new();
-        let candidates = || self.members.iter().filter(|(_, member)| among(member));
-        for (sequence, member) in candidates() {
-            if let Some(wanted) = wanted.get_mut(member.sub_group).filter(|wanted| **wanted > 0) {
+        let candidates = || self.members.iter().filter(|member| among(member));
+        for member in candidates() {
+            if let Some(wanted) = wanted.get_mut(member.sub_group as usize).filter(|wanted| **wanted > 0) {
                 *wanted -= 1;
                 total = total.saturating_sub(1);
-                chosen.insert(*sequence);
+                chosen.insert(member.claim);
             }
         }
-        for (sequence, _) in candidates() {
-            if total > 0 && chosen.insert(*sequence) {
+        for member in candidates() {
+            if total > 0 && chosen.insert(member.claim) {
                 total -= 1;
             }
         }
@@ -145,35 +149,32 @@ impl Group {
     pub(crate) fn starting_core(&self, runs: impl Fn(ClaimId) -> bool) -> Option<Vec<ClaimId>> {
         let mut wanted: Vec<u32> = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
         let mut total = self.spec.min_members;
-        for member in self.members.values().filter(|member| member.placed && runs(member.claim)) {
+        for member in self.members.iter().filter(|member| member.placed && runs(member.claim)) {
             total = total.saturating_sub(1);
-            if let Some(wanted) = wanted.get_mut(member.sub_group) {
+            if let Some(wanted) = wanted.get_mut(member.sub_group as usize) {
                 *wanted = wanted.saturating_sub(1);
             }
         }
         let (chosen, missing) = self.choose(|member| member.placed && !runs(member.claim), wanted, total);
-        (missing == 0).then(|| chosen.iter().filter_map(|sequence| Some(self.members.get(sequence)?.claim)).collect())
+        (missing == 0).then(|| chosen.into_iter().collect())
     }
 
     /// The pending members, in the order in which they were added.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = ClaimId> + '_ {
-        self.members.values().filter(|member| member.waits()).map(|member| member.claim)
+        self.members.iter().filter(|member| member.waits()).map(|member| member.claim)
     }
 
     /// The placed members: those that the minimum needs, and those beyond it. If the minimum is not reached, all count
     /// as needed.
     pub(crate) fn placed_parts(&self) -> (Vec<ClaimId>, Vec<ClaimId>) {
-        let placed = || self.members.values().filter(|member| member.placed).map(|member| member.claim);
+        let placed = || self.members.iter().filter(|member| member.placed).map(|member| member.claim);
         if self.placed_members() <= self.spec.min_members {
             return (placed().collect(), Vec::new());
         }
         let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
         let (needed, missing) = self.choose(|member| member.placed, wanted, self.spec.min_members);
-        let of = |is_needed: bool| {
-            let placed = self.members.iter().filter(|(_, member)| member.placed);
-            let part = placed.filter(|(sequence, _)| (missing > 0 || needed.contains(sequence)) == is_needed);
-            part.map(|(_, member)| member.claim).collect()
-        };
+        let of =
+            |is_needed: bool| placed().filter(|claim| (missing > 0 || needed.contains(claim)) == is_needed).collect();
         (of(true), of(false))
     }
 
@@ -182,33 +183,32 @@ impl Group {
     pub(crate) fn demanded_parts(&self) -> Option<(Vec<ClaimId>, Vec<ClaimId>)> {
         let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
         let (needed, missing) = self.choose(|member| !member.withdrawn, wanted, self.spec.min_members);
-        let of = |is_needed: bool| {
-            let wanted = self.members.iter().filter(|(_, member)| !member.withdrawn);
-            let part = wanted.filter(|(sequence, _)| needed.contains(sequence) == is_needed);
-            part.map(|(_, member)| member.claim).collect()
-        };
+        let of = |is_needed: bool| self.members().filter(|claim| needed.contains(claim) == is_needed).collect();
         (missing == 0).then(|| (of(true), of(false)))
     }
 
     /// The number of a sub-group. Members that name no sub-group have one more than the last number.
-    pub(crate) fn sub_group(&self, name: Option<&str>) -> Option<usize> {
-        let Some(name) = name else { return Some(self.spec.sub_groups.len()) };
-        self.spec.sub_groups.iter().position(|sub_group| sub_group.name == name)
+    pub(crate) fn sub_group(&self, name: Option<&str>) -> Option<u32> {
+        let number = match name {
+            Some(name) => self.spec.sub_groups.iter().position(|sub_group| sub_group.name == name)?,
+            None => self.spec.sub_groups.len(),
+        };
+        u32::try_from(number).ok()
     }
 
-    pub(crate) fn join(&mut self, sequence: u64, claim: ClaimId, sub_group: usize) {
-        self.members.insert(sequence, Member { claim, sub_group, placed: false, withdrawn: false });
+    pub(crate) fn join(&mut self, claim: ClaimId, sub_group: u32) {
+        self.members.insert(Member { claim, sub_group, placed: false, withdrawn: false });
     }
 
-    pub(crate) fn leave(&mut self, sequence: u64) {
-        debug_assert!(self.members.get(&sequence).is_none_or(|member| !member.placed), "evicted before it goes");
-        self.withdrawn -= u32::from(self.members.get(&sequence).is_some_and(|member| member.withdrawn));
-        self.members.remove(&sequence);
+    pub(crate) fn leave(&mut self, claim: ClaimId) {
+        debug_assert!(self.members.get(claim).is_none_or(|member| !member.placed), "evicted before it goes");
+        self.withdrawn -= u32::from(self.members.get(claim).is_some_and(|member| member.withdrawn));
+        self.members.remove(claim);
     }
 
     /// Notes that a pending member was withdrawn.
-    pub(crate) fn withdraw(&mut self, sequence: u64) {
-        let Some(member) = self.members.get_mut(&sequence).filter(|member| member.waits()) else { return };
+    pub(crate) fn withdraw(&mut self, claim: ClaimId) {
+        let Some(member) = self.members.get_mut(claim).filter(|member| member.waits()) else { return };
         member.withdrawn = true;
         self.withdrawn += 1;
     }
@@ -227,11 +227,13 @@ impl Group {
     }
 
     /// Notes that a member was placed, or that it is no longer placed.
-    pub(crate) fn set_placed(&mut self, sequence: u64, placed: bool) {
-        let Some(member) = self.members.get_mut(&sequence).filter(|member| member.placed != placed) else { return };
+    pub(crate) fn set_placed(&mut self, claim: ClaimId, placed: bool) {
+        let Some(member) = self.members.get_mut(claim).filter(|member| member.placed != placed) else { return };
         member.placed = placed;
         // Members that name no sub-group count for the group only.
-        let of_sub_group = self.placed_by_sub_group.get_mut(member.sub_group);
+        let declared = self.declared.as_mut();
+        let of_sub_group =
+            declared.and_then(|declared| declared.placed_by_sub_group.get_mut(member.sub_group as usize));
         for count in of_sub_group.into_iter().chain([&mut self.placed]) {
             if placed { *count += 1 } else { *count -= 1 }
         }
@@ -244,8 +246,10 @@ impl Group {
 
     /// Notes since when the group has too few members. To be called when a change is final, not in a trial.
     pub(crate) fn note_staleness(&mut self, now_ms: u64) {
-        let stale = self.placed > 0 && !self.has_minimum();
-        self.stale_since_ms = stale.then(|| self.stale_since_ms.unwrap_or(now_ms));
+        let is_stale = self.placed > 0 && !self.has_minimum();
+        if let Some(declared) = &mut self.declared {
+            declared.stale_since_ms = is_stale.then(|| declared.stale_since_ms.unwrap_or(now_ms));
+        }
     }
 
     /// Gives the group another configuration with the same sub-groups.
@@ -287,7 +291,6 @@ pub(crate) struct Groups {
     singles: BTreeMap<SingleSort, (Arc<PodGroup>, usize)>,
     /// Declared groups by namespace and name.
     by_name: Arc<BTreeMap<(String, String), GroupId>>,
-    next: u64,
 }
 
 impl Groups {
@@ -310,7 +313,9 @@ impl Groups {
     /// Adds a group.
     pub(crate) fn add(&mut self, spec: PodGroup, queue: QueueId, now_ms: u64) -> GroupId {
         let name = (spec.namespace.clone(), spec.name.clone());
-        let id = self.insert(Arc::new(spec), true, queue, now_ms);
+        let placed_by_sub_group = vec![0; spec.sub_groups.len()].into();
+        let declared = Box::new(Declared { placed_by_sub_group, stale_since_ms: None });
+        let id = self.insert(Arc::new(spec), Some(declared), queue, now_ms);
         Arc::make_mut(&mut self.by_name).insert(name, id);
         id
     }
@@ -321,29 +326,23 @@ impl Groups {
         let (spec, count) = self.singles.entry(sort).or_insert_with(new);
         *count += 1;
         let spec = Arc::clone(spec);
-        self.insert(spec, false, queue, now_ms)
+        self.insert(spec, None, queue, now_ms)
     }
 
-    fn insert(&mut self, spec: Arc<PodGroup>, declared: bool, queue: QueueId, now_ms: u64) -> GroupId {
-        let group = Group {
-            placed_by_sub_group: vec![0; spec.sub_groups.len()].into(),
-            spec,
-            declared,
-            queue,
-            sequence: self.next,
-            added_ms: now_ms,
-            members: Members::default(),
-            placed: 0,
-            withdrawn: 0,
-            stale_since_ms: None,
-        };
-        self.next += 1;
-        self.groups.insert(group)
+    fn insert(
+        &mut self,
+        spec: Arc<PodGroup>,
+        declared: Option<Box<Declared>>,
+        queue: QueueId,
+        added_ms: u64,
+    ) -> GroupId {
+        let members = Members::default();
+        self.groups.insert(Group { spec, declared, queue, added_ms, members, placed: 0, withdrawn: 0 })
     }
 
     pub(crate) fn remove(&mut self, id: GroupId) {
         let Some(group) = self.groups.remove(id) else { return };
-        if group.declared {
+        if group.is_declared() {
             Arc::make_mut(&mut self.by_name).remove(&(group.spec.namespace.clone(), group.spec.name.clone()));
             return;
         }

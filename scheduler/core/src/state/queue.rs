@@ -22,7 +22,7 @@ pub(crate) struct Turn {
     pub(crate) priority: Reverse<i32>,
     /// What a group needs comes before what it could use beyond its minimum.
     pub(crate) elastic: bool,
-    pub(crate) sequence: u64,
+    /// Of groups that are equal in all else, the oldest goes first.
     pub(crate) group: GroupId,
 }
 

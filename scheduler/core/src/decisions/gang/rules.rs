@@ -263,7 +263,7 @@ impl Rules {
 
     fn sub_group_with_level(&self, cluster: &Cluster, claim: ClaimId) -> Option<usize> {
         let name = cluster.claim(claim)?.sub_group.as_deref()?;
-        let number = cluster.group(self.group)?.sub_group(Some(name))?;
+        let number = cluster.group(self.group)?.sub_group(Some(name))? as usize;
         self.levels.get(number)?.as_ref().map(|_| number)
     }
 

@@ -15,7 +15,7 @@ use crate::vocabulary::request::Request;
 /// The group of a claim that is added.
 pub(super) enum GroupFor {
     /// The group that it names, and the number of its sub-group there.
-    Declared(GroupId, usize),
+    Declared(GroupId, u32),
     /// One that is made for it alone, in this queue.
     Single(QueueId),
 }
@@ -31,25 +31,21 @@ impl Cluster {
                 (self.groups.add_single(sort, queue, self.now_ms), 0)
             }
         };
-        let sequence = self.next_claim;
-        self.next_claim += 1;
         let (class, request) = self.classes.join(&claim.request);
         let claim = self.templates.join(claim, class, request);
         let id = self.claims.insert(ClaimState {
             claim,
-            sequence,
             group,
             allocation: None,
             started_ms: None,
             leaving: None,
-            starts_after: Vec::new(),
             displaced: None,
             last_eviction: None,
             is_withdrawn: false,
             failures: 0,
             retry_at_ms: 0,
         });
-        self.change_group(group, |group| group.join(sequence, id, sub_group));
+        self.change_group(group, |group| group.join(id, sub_group));
         self.book_requested(id, true);
         Ok(id)
     }
@@ -84,7 +80,7 @@ impl Cluster {
         let state = self.claims.remove(id).ok_or(EventError::NoSuchClaim(id))?;
         self.classes.leave(state.claim.class);
         self.templates.leave(&state.claim);
-        self.change_group(state.group, |group| group.leave(state.sequence));
+        self.change_group(state.group, |group| group.leave(id));
         self.forget_single_group(state.group);
         Ok(Outcome::Claims { displaced, ready })
     }
@@ -218,7 +214,7 @@ impl Cluster {
     pub(super) fn book_placed(&mut self, id: ClaimId, placed: bool) {
         let Some(charge) = self.charge(id) else { return };
         let Some(state) = self.claims.get(id) else { return };
-        let (group, sequence) = (state.group, state.sequence);
+        let group = state.group;
         if let Some(budget) = &state.claim.disruption_budget {
             self.budgets.note(&state.claim.namespace, budget, id, placed);
         }
@@ -228,7 +224,7 @@ impl Cluster {
             true => self.queues.charge(of.queue(), book, &charge, self.now_ms),
             false => self.queues.refund(of.queue(), book, &charge, self.now_ms),
         }
-        self.change_group(group, |group| group.set_placed(sequence, placed));
+        self.change_group(group, |group| group.set_placed(id, placed));
     }
 
     /// Enters what a claim asks for into its queue's books, or takes it out.

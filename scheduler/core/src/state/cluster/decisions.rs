@@ -129,8 +129,8 @@ impl Cluster {
             let (Step::Place { claim, starts_after, .. } | Step::Move { claim, starts_after, .. }) = &mut **step else {
                 continue;
             };
+            *starts_after = self.starts_after(*claim).to_vec();
             let Some(state) = self.claims.get_mut(*claim) else { continue };
-            starts_after.clone_from(&state.starts_after);
             state.started_ms = starts_after.is_empty().then_some(now_ms);
         }
         groups.iter().for_each(|group| self.note_staleness(*group));

@@ -102,7 +102,7 @@ impl Cluster {
             place: state.allocation.as_ref().map(place),
             started_ms: state.started_ms,
             leaving: state.leaving.as_deref().map(place),
-            starts_after: state.starts_after.iter().filter_map(|id| numbers.claims.get(id).copied()).collect(),
+            starts_after: self.starts_after(id).iter().filter_map(|id| numbers.claims.get(id).copied()).collect(),
             last_eviction: state.last_eviction.as_deref().copied(),
             withdrawn: state.is_withdrawn,
             displaced: state.displaced.as_deref().map(displaced),
@@ -369,13 +369,10 @@ impl Restored {
         if let Some(leaving) = &leaving {
             self.cluster.leaving.entry(leaving.node).or_default().insert(id);
         }
-        for other in &starts_after {
-            self.cluster.waiting_for.entry(*other).or_default().insert(id);
-        }
+        self.cluster.wait_for(id, starts_after);
         if let Some(state) = self.cluster.claims.get_mut(id) {
             state.started_ms = dumped.started_ms;
             state.leaving = leaving.map(Box::new);
-            state.starts_after = starts_after;
             state.displaced = displaced;
             state.last_eviction = dumped.last_eviction.map(Box::new);
             (state.failures, state.retry_at_ms) = (dumped.failures, dumped.retry_at_ms);

@@ -162,5 +162,5 @@ fn placed_turn(id: GroupId, group: &Group) -> Option<Turn> {
 }
 
 fn turn(id: GroupId, group: &Group, elastic: bool) -> Turn {
-    Turn { priority: Reverse(group.spec().priority), elastic, sequence: group.sequence(), group: id }
+    Turn { priority: Reverse(group.spec().priority), elastic, group: id }
 }

@@ -100,9 +100,13 @@ impl Cluster {
         let now_ms = self.now_ms;
         let mut ready = Vec::new();
         for waiting in self.waiting_for.remove(&id).unwrap_or_default() {
-            let Some(state) = self.claims.get_mut(waiting) else { continue };
-            state.starts_after.retain(|other| *other != id);
-            if state.starts_after.is_empty() && state.allocation.is_some() {
+            let Some(others) = self.starts_after.get_mut(&waiting) else { continue };
+            others.retain(|other| *other != id);
+            if !others.is_empty() {
+                continue;
+            }
+            self.starts_after.remove(&waiting);
+            if let Some(state) = self.claims.get_mut(waiting).filter(|state| state.allocation.is_some()) {
                 state.started_ms = Some(now_ms);
                 ready.push(waiting);
             }
@@ -116,15 +120,14 @@ impl Cluster {
         for other in &others {
             self.waiting_for.entry(*other).or_default().insert(id);
         }
-        if let Some(state) = self.claims.get_mut(id) {
-            state.starts_after = others;
+        if !others.is_empty() {
+            self.starts_after.insert(id, others);
         }
     }
 
     /// Clears the claims that a claim waits for.
     pub(super) fn wait_for_nobody(&mut self, id: ClaimId) {
-        let Some(state) = self.claims.get_mut(id) else { return };
-        for leaving in std::mem::take(&mut state.starts_after) {
+        for leaving in self.starts_after.remove(&id).unwrap_or_default() {
             if let Some(waiting) = self.waiting_for.get_mut(&leaving) {
                 waiting.remove(&id);
                 if waiting.is_empty() {

@@ -37,7 +37,7 @@ impl Cluster {
         self.book_requested(id, false);
         let Some(state) = self.claims.get_mut(id) else { return };
         state.is_withdrawn = true;
-        let (group, sequence) = (state.group, state.sequence);
-        self.change_group(group, |group| group.withdraw(sequence));
+        let group = state.group;
+        self.change_group(group, |group| group.withdraw(id));
     }
 }

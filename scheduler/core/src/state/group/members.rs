@@ -8,7 +8,7 @@ use crate::vocabulary::claim::ClaimId;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Member {
     pub(crate) claim: ClaimId,
-    pub(crate) sub_group: usize,
+    pub(crate) sub_group: u32,
     pub(crate) placed: bool,
     /// Whether it was withdrawn: it is never placed again, and counts for nothing.
     pub(crate) withdrawn: bool,
@@ -21,11 +21,11 @@ impl Member {
     }
 }
 
-/// Members by sequence number of the claim. Most groups are single claims, which need no map.
+/// Members, the oldest first. Most groups are single claims, which need no map.
 #[derive(Clone, Debug)]
 pub(super) enum Members {
-    OneAtMost(Option<(u64, Member)>),
-    Several(BTreeMap<u64, Member>),
+    OneAtMost(Option<Member>),
+    Several(Box<BTreeMap<ClaimId, Member>>),
 }
 
 impl Default for Members {
@@ -35,32 +35,35 @@ impl Default for Members {
 }
 
 impl Members {
-    pub(super) fn get(&self, sequence: &u64) -> Option<&Member> {
+    pub(super) fn get(&self, claim: ClaimId) -> Option<&Member> {
         match self {
-            Self::OneAtMost(only) => only.as_ref().filter(|(of, _)| of == sequence).map(|(_, member)| member),
-            Self::Several(members) => members.get(sequence),
+            Self::OneAtMost(only) => only.as_ref().filter(|member| member.claim == claim),
+            Self::Several(members) => members.get(&claim),
         }
     }
 
-    pub(super) fn get_mut(&mut self, sequence: &u64) -> Option<&mut Member> {
+    pub(super) fn get_mut(&mut self, claim: ClaimId) -> Option<&mut Member> {
         match self {
-            Self::OneAtMost(only) => only.as_mut().filter(|(of, _)| of == sequence).map(|(_, member)| member),
-            Self::Several(members) => members.get_mut(sequence),
+            Self::OneAtMost(only) => only.as_mut().filter(|member| member.claim == claim),
+            Self::Several(members) => members.get_mut(&claim),
         }
     }
 
-    pub(super) fn insert(&mut self, sequence: u64, member: Member) {
+    pub(super) fn insert(&mut self, member: Member) {
         match self {
-            Self::OneAtMost(only @ None) => *only = Some((sequence, member)),
-            Self::OneAtMost(Some(only)) => *self = Self::Several(BTreeMap::from([*only, (sequence, member)])),
-            Self::Several(members) => _ = members.insert(sequence, member),
+            Self::OneAtMost(only @ None) => *only = Some(member),
+            Self::OneAtMost(Some(only)) => {
+                let both = [*only, member].map(|member| (member.claim, member));
+                *self = Self::Several(Box::new(BTreeMap::from(both)));
+            }
+            Self::Several(members) => _ = members.insert(member.claim, member),
         }
     }
 
-    pub(super) fn remove(&mut self, sequence: &u64) {
+    pub(super) fn remove(&mut self, claim: ClaimId) {
         match self {
-            Self::OneAtMost(only) => _ = only.take_if(|(of, _)| of == sequence),
-            Self::Several(members) => _ = members.remove(sequence),
+            Self::OneAtMost(only) => _ = only.take_if(|member| member.claim == claim),
+            Self::Several(members) => _ = members.remove(&claim),
         }
     }
 
@@ -75,17 +78,12 @@ impl Members {
         }
     }
 
-    /// All members with their sequence numbers, the oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&u64, &Member)> {
+    /// All members, the oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
         let (only, several) = match self {
             Self::OneAtMost(only) => (only.as_ref(), None),
-            Self::Several(members) => (None, Some(members)),
+            Self::Several(members) => (None, Some(members.values())),
         };
-        only.into_iter().map(|(sequence, member)| (sequence, member)).chain(several.into_iter().flatten())
-    }
-
-    /// All members, the oldest first.
-    pub(super) fn values(&self) -> impl Iterator<Item = &Member> {
-        self.iter().map(|(_, member)| member)
+        only.into_iter().chain(several.into_iter().flatten())
     }
 }
