@@ -22,7 +22,7 @@ pub(crate) struct Entry {
     pub(crate) added_ms: u64,
     /// Whether the claim has ended: its user no longer wants it.
     pub(crate) is_ended: bool,
-    pub(crate) instance: Option<Instance>,
+    instance: Option<KeptInstance>,
     /// How the claim is being resized, or that its last resize was refused.
     pub(crate) resize: Option<Box<Resize>>,
     /// Why the claim could not be started last, in the node's words.
@@ -43,12 +43,53 @@ pub(crate) struct Instance {
     pub(crate) session: u64,
     pub(crate) generation: Generation,
     pub(crate) phase: Phase,
-    /// The generation of the last command about the instance.
+    /// The generation of the last command about the instance; of its start if it runs.
     pub(crate) command: Generation,
     /// When the engine acts if no answer has come; `None`: the instance runs.
     pub(crate) deadline_ms: Option<u64>,
     /// How often the instance was told to stop.
     pub(crate) attempts: u32,
+}
+
+/// An instance as its entry keeps it. Most instances run, and have no step under way.
+#[derive(Clone, Debug)]
+struct KeptInstance {
+    node: NodeId,
+    phase: Phase,
+    session: u64,
+    generation: Generation,
+    step: Option<Box<Step>>,
+}
+
+/// What is known of an instance that starts or stops.
+#[derive(Clone, Debug)]
+struct Step {
+    command: Generation,
+    deadline_ms: Option<u64>,
+    attempts: u32,
+}
+
+impl Entry {
+    /// An entry without an instance.
+    pub(crate) fn new(key: ClaimKey, added_ms: u64) -> Self {
+        let (id, parked, instance, resize, complaint) = (None, None, None, None, None);
+        Self { key, id, parked, added_ms, is_ended: false, instance, resize, complaint }
+    }
+
+    pub(crate) fn instance(&self) -> Option<Instance> {
+        let KeptInstance { node, phase, session, generation, ref step } = *self.instance.as_ref()?;
+        let running = Step { command: generation, deadline_ms: None, attempts: 0 };
+        let Step { command, deadline_ms, attempts } = *step.as_deref().unwrap_or(&running);
+        Some(Instance { node, session, generation, phase, command, deadline_ms, attempts })
+    }
+
+    pub(crate) fn set_instance(&mut self, instance: Option<Instance>) {
+        self.instance = instance.map(|instance| {
+            let Instance { node, session, generation, phase, command, deadline_ms, attempts } = instance;
+            let step = (phase != Phase::Running).then(|| Box::new(Step { command, deadline_ms, attempts }));
+            KeptInstance { node, phase, session, generation, step }
+        });
+    }
 }
 
 /// A change of what a claim may use while it runs.
@@ -105,7 +146,7 @@ impl Entries {
     /// The entry of an instance: the claim's own, or a stray's.
     pub(crate) fn of_instance(&self, uid: &ClaimUid, generation: Generation) -> Option<EntryId> {
         let own = self.by_uid.get(uid).filter(|id| {
-            self.get(*id).and_then(|entry| entry.instance).is_some_and(|instance| instance.generation == generation)
+            self.get(*id).and_then(Entry::instance).is_some_and(|instance| instance.generation == generation)
         });
         own.or_else(|| self.strays.get(&(uid.clone(), generation)))
     }

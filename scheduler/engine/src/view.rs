@@ -139,7 +139,7 @@ impl View {
     #[must_use]
     pub fn may_run(&self, uid: &ClaimUid) -> bool {
         let own = self.entries.of_uid(uid).and_then(|id| self.entries.get(id));
-        own.is_some_and(|entry| entry.instance.is_some()) || self.entries.has_stray(uid)
+        own.is_some_and(|entry| entry.instance().is_some()) || self.entries.has_stray(uid)
     }
 
     /// All claims, and all strays. A stray is an instance that no claim needs and that is being stopped.
@@ -149,7 +149,7 @@ impl View {
 
     /// The claims that run, according to their nodes.
     pub fn running(&self) -> impl Iterator<Item = ClaimId> {
-        let runs = |entry: &&Entry| entry.instance.is_some_and(|instance| instance.phase == Phase::Running);
+        let runs = |entry: &&Entry| entry.instance().is_some_and(|instance| instance.phase == Phase::Running);
         self.entries.iter().map(|(_, entry)| entry).filter(runs).filter_map(|entry| entry.id)
     }
 
@@ -179,7 +179,7 @@ impl View {
     fn of_entry(&self, entry: &Entry) -> ClaimView {
         let place = || Some(self.cluster.allocation(entry.id?)?.node);
         let name = |node| self.nodes.get(node).map(|state| state.name.clone());
-        let whereabouts = match (&entry.parked, entry.instance) {
+        let whereabouts = match (&entry.parked, entry.instance()) {
             (_, Some(instance)) => {
                 let at = entry.id.and_then(|id| self.cluster.leaving(id).or_else(|| self.cluster.allocation(id)));
                 let amounts = entry.id.zip(at).map(|(id, at)| amounts_in(&self.cluster, id, at));

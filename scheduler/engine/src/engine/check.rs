@@ -40,7 +40,7 @@ impl Engine {
         if entry.is_ended != self.cluster.is_withdrawn(claim) {
             return Err("the engine and the books differ in whether it is wanted".into());
         }
-        let Some(instance) = entry.instance else {
+        let Some(instance) = entry.instance() else {
             let has_stray = self.entries.has_stray(&entry.key.uid);
             return match (entry.is_ended, started_at.filter(|_| !has_stray), leaving) {
                 (false, None, None) => Ok(()),

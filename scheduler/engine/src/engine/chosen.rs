@@ -31,16 +31,8 @@ impl Engine {
                 false => refused(node, &bounds.join("; ")),
             });
         }
-        let entry = Entry {
-            key: ClaimKey { uid, stray: None },
-            id: Some(claim),
-            parked: None,
-            added_ms: self.now_ms,
-            is_ended: false,
-            instance: None,
-            resize: None,
-            complaint: None,
-        };
+        let mut entry = Entry::new(ClaimKey { uid, stray: None }, self.now_ms);
+        entry.id = Some(claim);
         let entry = self.entries.insert(entry);
         self.unsaved.entries.insert(entry);
         self.touched.push_back(claim);

@@ -14,17 +14,7 @@ impl Engine {
         match self.entries.of_uid(&uid) {
             Some(id) => self.unpark_as(id, claim),
             None => {
-                let entry = Entry {
-                    key: ClaimKey { uid, stray: None },
-                    id: None,
-                    parked: None,
-                    added_ms: self.now_ms,
-                    is_ended: false,
-                    instance: None,
-                    resize: None,
-                    complaint: None,
-                };
-                let id = self.entries.insert(entry);
+                let id = self.entries.insert(Entry::new(ClaimKey { uid, stray: None }, self.now_ms));
                 self.unsaved.entries.insert(id);
                 self.changed();
                 self.enter(id, claim)
@@ -90,7 +80,7 @@ impl Engine {
             _ if entry.is_ended => Ok(()),
             _ if entry.resize.as_ref().is_some_and(|resize| resize.command.is_some() && resize.to == request) => Ok(()),
             (Some(claim), _) if entry.resize.is_none() && self.asks_for(claim, &request) => Ok(()),
-            (Some(claim), _) if entry.instance.is_some() => self.begin_resize(id, claim, request),
+            (Some(claim), _) if entry.instance().is_some() => self.begin_resize(id, claim, request),
             (Some(claim), _) => self.resize_unstarted(claim, request),
             (None, Some(parked)) => {
                 let claim = Claim { request, ..parked.claim.clone() };
@@ -130,7 +120,7 @@ impl Engine {
         }
         self.unsaved.entries.insert(id);
         self.changed();
-        let Some((claim, instance)) = self.entries.get(id).map(|entry| (entry.id, entry.instance)) else { return };
+        let Some((claim, instance)) = self.entries.get(id).map(|entry| (entry.id, entry.instance())) else { return };
         match (claim, instance) {
             (_, None) => self.forget(id),
             (Some(claim), Some(_)) => {

@@ -87,16 +87,9 @@ impl Engine {
         if self.entries.of_uid(&uid).is_some() {
             return Err(RestoreReason::SameName(of.name.to_string()));
         }
-        let id = self.entries.insert(Entry {
-            key: ClaimKey { uid, stray: None },
-            id: Some(claim),
-            parked: None,
-            added_ms,
-            is_ended: false,
-            instance: None,
-            resize: None,
-            complaint: None,
-        });
+        let mut entry = Entry::new(ClaimKey { uid, stray: None }, added_ms);
+        entry.id = Some(claim);
+        let id = self.entries.insert(entry);
         let leaving = self.cluster.leaving(claim);
         let started = self.cluster.started_ms(claim).and_then(|_| self.cluster.allocation(claim));
         if let Some(node) = leaving.or(started).map(|at| at.node) {

@@ -99,7 +99,7 @@ impl Engine {
     fn give_up_places(&mut self, id: NodeId) {
         let there: Vec<ClaimId> = self.cluster.node(id).into_iter().flat_map(Node::claims).collect();
         for claim in there {
-            let has_instance = |entry: &Entry| entry.instance.is_some();
+            let has_instance = |entry: &Entry| entry.instance().is_some();
             let entry = self.entries.of_claim(claim).and_then(|id| self.entries.get(id));
             let is_there = self.cluster.started_ms(claim).is_some() && entry.is_some_and(has_instance);
             // Another claim of the same gang may have given this one's place up too.

@@ -7,7 +7,7 @@ use aliquot_scheduler_core::{DeviceSpec, Event, EventError, Health, NodeId, Node
 
 use super::Engine;
 use crate::command::Order;
-use crate::entries::{EntryId, NodeState};
+use crate::entries::{Entry, EntryId, NodeState};
 use crate::names::{Generation, NodeName};
 use crate::observation::NodeReport;
 use crate::store::Phase;
@@ -51,7 +51,7 @@ impl Engine {
         self.renew(id, report.sequence);
         self.set_up(id, told.is_ok());
         for (entry, command) in unheard {
-            let last = self.entries.get(entry).and_then(|entry| entry.instance).map(|instance| instance.command);
+            let last = self.entries.get(entry).and_then(Entry::instance).map(|instance| instance.command);
             if last == Some(command) {
                 self.stop(entry);
             }
@@ -66,7 +66,7 @@ impl Engine {
     fn repeat_unheard_starts(&mut self, id: NodeId, report: &NodeReport) {
         let Some(state) = self.nodes.get(id).filter(|state| !state.is_up) else { return };
         let starting = |entry: EntryId| {
-            let instance = self.entries.get(entry)?.instance.filter(|instance| instance.phase == Phase::Starting)?;
+            let instance = self.entries.get(entry)?.instance().filter(|instance| instance.phase == Phase::Starting)?;
             let is_unheard = instance.session == report.session && instance.generation > report.handled;
             is_unheard.then_some((instance.generation, entry))
         };
@@ -82,7 +82,7 @@ impl Engine {
     fn unheard_stops(&self, id: NodeId) -> Vec<(EntryId, Generation)> {
         let Some(state) = self.nodes.get(id).filter(|state| !state.is_up) else { return Vec::new() };
         let stopping = |entry: EntryId| {
-            let instance = self.entries.get(entry)?.instance.filter(|instance| instance.phase == Phase::Stopping)?;
+            let instance = self.entries.get(entry)?.instance().filter(|instance| instance.phase == Phase::Stopping)?;
             Some((entry, instance.command))
         };
         state.instances.iter().filter_map(|entry| stopping(*entry)).collect()

@@ -59,7 +59,7 @@ impl Engine {
     }
 
     fn instance_record(&self, entry: &Entry) -> Option<InstanceRecord> {
-        let instance = entry.instance?;
+        let instance = entry.instance()?;
         let (started_ms, amounts) = match entry.id {
             Some(claim) => {
                 let at = self.cluster.leaving(claim).or_else(|| self.cluster.allocation(claim))?;

@@ -20,7 +20,8 @@ impl Engine {
         // Instances that are gone come first: the same claim may run here as another instance now.
         let there = self.nodes.get(node).map(|state| state.instances.clone()).unwrap_or_default();
         for id in there.iter() {
-            let Some((entry, instance)) = self.entries.get(*id).and_then(|entry| Some((entry, entry.instance?))) else {
+            let Some((entry, instance)) = self.entries.get(*id).and_then(|entry| Some((entry, entry.instance()?)))
+            else {
                 continue;
             };
             // A start that the node had not handled yet may still come.
@@ -40,7 +41,7 @@ impl Engine {
     fn seen(&mut self, node: NodeId, session: u64, running: &Running) {
         let Running { claim: uid, instance: generation, amounts } = running;
         if let Some(id) = self.entries.of_instance(uid, *generation) {
-            let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
+            let Some(instance) = self.entries.get(id).and_then(Entry::instance) else { return };
             if instance.node == node {
                 if instance.session != session {
                     self.note_instance(id, Some(Instance { session, ..instance }));
@@ -63,7 +64,7 @@ impl Engine {
     fn adopt(&mut self, node: NodeId, session: u64, running: &Running) -> bool {
         let Some(id) = self.entries.of_uid(&running.claim) else { return false };
         let Some(entry) = self.entries.get(id) else { return false };
-        let (Some(claim), None, false) = (entry.id, entry.instance, entry.is_ended) else { return false };
+        let (Some(claim), None, false) = (entry.id, entry.instance(), entry.is_ended) else { return false };
         let (Some(of), Some(there)) = (self.cluster.claim(claim), self.cluster.node(node)) else { return false };
         if !is_what_is_asked_for(&of.request, &running.amounts, there.spec()) {
             return false;
@@ -88,16 +89,8 @@ impl Engine {
     ) {
         let key = ClaimKey { uid, stray: Some(generation) };
         let claim = self.book_stray(node, &key, amounts);
-        let entry = Entry {
-            key,
-            id: claim,
-            parked: None,
-            added_ms: self.now_ms,
-            is_ended: true,
-            instance: None,
-            resize: None,
-            complaint: None,
-        };
+        let mut entry = Entry::new(key, self.now_ms);
+        (entry.id, entry.is_ended) = (claim, true);
         let id = self.entries.insert(entry);
         self.note_instance(id, Some(running_instance(node, session, generation)));
         match claim {

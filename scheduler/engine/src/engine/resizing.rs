@@ -16,7 +16,7 @@ impl Engine {
     /// Begins to resize a running claim, if there is room for the new amounts.
     pub(super) fn begin_resize(&mut self, id: EntryId, claim: ClaimId, to: Request) -> Result<(), EventError> {
         let entry = self.entries.get(id).ok_or(EventError::NoSuchClaim(claim))?;
-        let (is_there, runs) = (entry.instance.is_some(), is_running(entry));
+        let (is_there, runs) = (entry.instance().is_some(), is_running(entry));
         if entry.resize.as_ref().is_some_and(|resize| resize.command.is_some()) {
             return Err(EventError::Moving(claim));
         }
@@ -115,7 +115,7 @@ impl Engine {
     /// Sends the resize to the node, for the first time or again.
     fn command_resize(&mut self, id: EntryId) {
         let Some(entry) = self.entries.get(id) else { return };
-        let (Some(claim), Some(instance), Some(resize)) = (entry.id, entry.instance, entry.resize.clone()) else {
+        let (Some(claim), Some(instance), Some(resize)) = (entry.id, entry.instance(), entry.resize.clone()) else {
             return;
         };
         if instance.phase != Phase::Running {
@@ -192,7 +192,7 @@ impl Engine {
             return self.close_resize(id, claim, resize.from.clone(), resize);
         }
         self.note_resize(id, Some(Resize { is_in_doubt: true, ..resize }));
-        if let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) {
+        if let Some(instance) = self.entries.get(id).and_then(Entry::instance) {
             self.send(instance.node, Order::Report { term: self.generation.term });
         }
     }
@@ -250,5 +250,5 @@ impl Engine {
 }
 
 fn is_running(entry: &Entry) -> bool {
-    entry.instance.is_some_and(|instance| instance.phase == Phase::Running)
+    entry.instance().is_some_and(|instance| instance.phase == Phase::Running)
 }

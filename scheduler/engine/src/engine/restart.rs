@@ -69,7 +69,7 @@ impl Engine {
         self.make_entries(entering);
         self.stop_unbooked(unbooked);
         for Restored { key, claim, record, .. } in parked {
-            let id = self.entries.insert(entry(key, record.added_ms));
+            let id = self.entries.insert(Entry::new(key, record.added_ms));
             self.unsaved.entries.insert(id);
             // The books say why they do not take it.
             let _ = self.enter(id, Arc::unwrap_or_clone(claim));
@@ -288,7 +288,7 @@ impl Engine {
         let mut ids: Vec<ClaimId> = self.cluster.claims().map(|(id, ..)| id).collect();
         ids.sort_unstable();
         for (claim, Restored { key, record, resized_to, .. }) in ids.into_iter().zip(entering) {
-            let mut entry = entry(key, record.added_ms);
+            let mut entry = Entry::new(key, record.added_ms);
             (entry.id, entry.is_ended) = (Some(claim), record.is_ended);
             let id = self.entries.insert(entry);
             let there = record.instance.and_then(|instance| {
@@ -319,7 +319,9 @@ impl Engine {
         for (uid, instance) in unbooked {
             let Some(node) = self.cluster.node_named(instance.node.as_str()) else { continue };
             let key = ClaimKey { uid, stray: Some(instance.generation) };
-            let id = self.entries.insert(Entry { is_ended: true, ..entry(key, self.now_ms) });
+            let mut entry = Entry::new(key, self.now_ms);
+            entry.is_ended = true;
+            let id = self.entries.insert(entry);
             self.note_instance(id, Some(running_instance(node, instance.session, instance.generation)));
             self.stop(id);
         }
@@ -355,10 +357,6 @@ fn leave_out(entering: &mut Vec<Restored>, number: usize) -> Option<(ClaimUid, I
         entering.remove(number);
     }
     Some(unbooked)
-}
-
-fn entry(key: ClaimKey, added_ms: u64) -> Entry {
-    Entry { key, id: None, parked: None, added_ms, is_ended: false, instance: None, resize: None, complaint: None }
 }
 
 /// Gives pod groups the time of arrival that they had before the restart, and so their order among the claims.

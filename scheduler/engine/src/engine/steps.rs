@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{Allocation, ClaimId, Cluster, Event, NodeId};
 
 use super::{Engine, Timer};
 use crate::command::{Amounts, DevicePart, Order};
-use crate::entries::{EntryId, Instance};
+use crate::entries::{Entry, EntryId, Instance};
 use crate::observation::{Report, StepOutcome};
 use crate::store::Phase;
 
@@ -31,7 +31,7 @@ impl Engine {
     fn issue_commands_of(&mut self, claim: ClaimId) {
         let Some(id) = self.entries.of_claim(claim) else { return };
         let Some(entry) = self.entries.get(id) else { return };
-        let (is_ended, instance) = (entry.is_ended, entry.instance);
+        let (is_ended, instance) = (entry.is_ended, entry.instance());
         let has_stray = self.entries.has_stray(&entry.key.uid);
         self.unsaved.entries.insert(id);
         self.published.note_change();
@@ -80,7 +80,7 @@ impl Engine {
     /// Sends the start of an instance again, with a new deadline.
     pub(super) fn repeat_start(&mut self, id: EntryId) {
         let Some(entry) = self.entries.get(id) else { return };
-        let (Some(claim), Some(instance)) = (entry.id, entry.instance) else { return };
+        let (Some(claim), Some(instance)) = (entry.id, entry.instance()) else { return };
         let Some(at) = self.cluster.allocation(claim) else { return };
         let (uid, amounts) = (entry.key.uid.clone(), self.amounts(claim, at));
         let deadline_ms = self.now_ms.saturating_add(self.settings.start_deadline_ms);
@@ -93,7 +93,7 @@ impl Engine {
     pub(super) fn stop(&mut self, id: EntryId) {
         let generation = self.next_generation();
         let Some(entry) = self.entries.get(id) else { return };
-        let Some(before) = entry.instance else { return };
+        let Some(before) = entry.instance() else { return };
         let uid = entry.key.uid.clone();
         let patience_ms = 1_u64.checked_shl(before.attempts).unwrap_or(u64::MAX);
         // A deadline of zero would expire again and again at the same moment.
@@ -120,7 +120,8 @@ impl Engine {
     /// Notes a claim's instance, which runs or may run, and the deadline of its step.
     pub(super) fn note_instance(&mut self, id: EntryId, instance: Option<Instance>) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let before = std::mem::replace(&mut entry.instance, instance);
+        let before = entry.instance();
+        entry.set_instance(instance);
         let timer = |instance: Option<Instance>| Some((instance?.deadline_ms?, Timer::Step(id)));
         timer(before).iter().for_each(|timer| _ = self.timers.remove(timer));
         self.timers.extend(timer(instance));
@@ -151,7 +152,7 @@ impl Engine {
         let Some(node) = self.cluster.node_named(node.as_str()) else { return };
         self.heard(node, session, sequence);
         let Some(id) = self.entries.of_instance(&claim, generation) else { return };
-        let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
+        let Some(instance) = self.entries.get(id).and_then(Entry::instance) else { return };
         if instance.node != node {
             return;
         }
@@ -183,7 +184,7 @@ impl Engine {
     /// victims for a while. A claim that has ended is stopped again when the deadline passes.
     fn stop_refused(&mut self, id: EntryId) {
         let Some(entry) = self.entries.get(id).filter(|entry| !entry.is_ended) else { return };
-        let stopping = entry.instance.filter(|instance| instance.phase == Phase::Stopping);
+        let stopping = entry.instance().filter(|instance| instance.phase == Phase::Stopping);
         let (Some(claim), Some(instance)) = (entry.id, stopping) else { return };
         self.note_instance(id, Some(Instance { phase: Phase::Running, deadline_ms: None, attempts: 0, ..instance }));
         self.apply_sure(Event::EvictionRefused(claim));
@@ -193,7 +194,7 @@ impl Engine {
 
     /// Notes that an instance was seen running.
     pub(super) fn runs(&mut self, id: EntryId) {
-        let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
+        let Some(instance) = self.entries.get(id).and_then(Entry::instance) else { return };
         self.note_instance(id, Some(Instance { phase: Phase::Running, deadline_ms: None, ..instance }));
         self.complain(id, None);
         // A resize may have been asked for while the claim was starting.
@@ -204,7 +205,7 @@ impl Engine {
     pub(super) fn lose(&mut self, id: EntryId, loss: Loss) {
         let Some(entry) = self.entries.get(id) else { return };
         let (claim, is_ended) = (entry.id, entry.is_ended);
-        let Some(instance) = entry.instance else { return };
+        let Some(instance) = entry.instance() else { return };
         self.note_instance(id, None);
         if is_ended {
             self.forget(id);
@@ -223,7 +224,7 @@ impl Engine {
 
     /// Handles a start or stop without an answer in time.
     pub(super) fn step_expired(&mut self, id: EntryId) {
-        let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
+        let Some(instance) = self.entries.get(id).and_then(Entry::instance) else { return };
         if instance.deadline_ms.is_none_or(|deadline_ms| deadline_ms > self.now_ms) {
             return;
         }
