@@ -73,7 +73,7 @@ impl Publisher {
             node_name,
             claims,
             written: None,
-            support: Support { taints: true, counters: true },
+            support: Support { taints: true, counters: true, shares: true },
         }
     }
 
@@ -148,13 +148,18 @@ impl Publisher {
             }
             let written = self.write(&wanted, layout, &found).await?;
             let supported = self.support;
-            if supported.taints && drops(&wanted, &written, |device| device.taints.is_some()) {
+            self.support = supported.kept(&wanted, &written);
+            if supported.taints && !self.support.taints {
                 info!("the API server knows no device taints: devices that are not healthy are left out");
-                self.support.taints = false;
             }
-            if supported.counters && drops(&wanted, &written, |device| device.consumes_counters.is_some()) {
+            if supported.counters && !self.support.counters {
                 info!("the API server knows no partitionable devices: MIG instances are not made for claims");
-                self.support.counters = false;
+            }
+            if supported.shares && !self.support.shares {
+                warn!(
+                    "the API server knows no consumable capacity: each claim gets a whole device, whatever it asks for; \
+                     for parts turn on the feature gate DRAConsumableCapacity of Kubernetes, or use the device plugin"
+                );
             }
             if self.support == supported {
                 return Ok(());
@@ -265,6 +270,18 @@ fn generation(found: &[ResourceSlice]) -> i64 {
     found.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0)
 }
 
+impl Support {
+    /// What is left of this after the API server has kept `written` of the content that was wanted.
+    fn kept(self, wanted: &Content, written: &[ResourceSlice]) -> Support {
+        let keeps = |has: fn(&Device) -> bool| !drops(wanted, written, has);
+        Support {
+            taints: self.taints && keeps(|device| device.taints.is_some()),
+            counters: self.counters && keeps(|device| device.consumes_counters.is_some()),
+            shares: self.shares && keeps(|device| device.allow_multiple_allocations.is_some()),
+        }
+    }
+}
+
 /// Whether the API server drops a feature: `has` finds it on devices in `wanted`, but on none that were `written`.
 fn drops(wanted: &Content, written: &[ResourceSlice], has: impl Fn(&Device) -> bool) -> bool {
     let keeps = written.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).any(&has);
@@ -314,11 +331,19 @@ mod tests {
     fn an_api_server_that_drops_a_field_is_noticed() {
         let plain = Device { name: "gpu-0".into(), ..Device::default() };
         let tainted = Device { taints: Some(vec![DeviceTaint::default()]), ..plain.clone() };
-        let wanted = Content { devices: vec![plain.clone(), tainted.clone()], ..Content::default() };
-        let has_taint = |device: &Device| device.taints.is_some();
-        assert!(drops(&wanted, &[slice(&[plain.clone(), plain.clone()], 1)], has_taint));
-        assert!(!drops(&wanted, &[slice(&[plain.clone(), tainted], 1)], has_taint));
-        let untainted = Content { devices: vec![plain.clone()], ..Content::default() };
-        assert!(!drops(&untainted, &[slice(&[plain], 1)], has_taint));
+        let counting = Device { consumes_counters: Some(Vec::new()), ..plain.clone() };
+        let shared = Device { allow_multiple_allocations: Some(true), ..plain.clone() };
+        let all = Support { taints: true, counters: true, shares: true };
+        for (device, rest) in [
+            (tainted, Support { taints: false, ..all }),
+            (counting, Support { counters: false, ..all }),
+            (shared, Support { shares: false, ..all }),
+        ] {
+            let wanted = Content { devices: vec![plain.clone(), device.clone()], ..Content::default() };
+            assert_eq!(all.kept(&wanted, &[slice(&[plain.clone(), plain.clone()], 1)]), rest);
+            assert_eq!(all.kept(&wanted, &[slice(&[plain.clone(), device], 1)]), all);
+            let without = Content { devices: vec![plain.clone()], ..Content::default() };
+            assert_eq!(rest.kept(&without, &[slice(&without.devices, 1)]), rest);
+        }
     }
 }

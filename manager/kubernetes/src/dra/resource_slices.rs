@@ -40,6 +40,8 @@ pub(super) struct Support {
     /// Counters. Without them no instances are offered, because the scheduler would not see that they exclude each
     /// other.
     pub counters: bool,
+    /// Consumable capacity. Without it each claim gets a whole device, whatever it asks for.
+    pub shares: bool,
 }
 
 /// The content for the API server.

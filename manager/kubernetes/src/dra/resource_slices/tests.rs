@@ -31,7 +31,7 @@ fn node(devices: Vec<node::Device>) -> Devices {
     Devices { driver_version: "580.65.06".into(), cuda_version: "13.0".into(), devices }
 }
 
-const ALL: Support = Support { taints: true, counters: true };
+const ALL: Support = Support { taints: true, counters: true, shares: true };
 
 fn devices(node: &Devices, support: Support) -> Vec<Device> {
     content(&View { devices: Arc::new(node.clone()), own: BTreeSet::new() }, support).devices
