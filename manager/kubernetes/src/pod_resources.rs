@@ -1,6 +1,7 @@
 //! The containers that have devices, as kubelet tells: by its `PodResources` service, and by its checkpoint of device
 //! plugins' units for the containers that the service leaves out.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use aliquot_proto::kubelet::pod_resources::ListPodResourcesRequest;
 use aliquot_proto::kubelet::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
@@ -31,11 +32,16 @@ const ATTEMPTS_MAX: u32 = 40;
 /// bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// The time within which kubelet gives a pod's units away after it has asked which ones are preferred, unless it is
-/// very busy.
-const ADMISSION_TIME: Duration = Duration::from_millis(250);
+/// The longest time that kubelet is assumed to need until it has given a pod's units away, after it has asked which ones
+/// are preferred. It takes milliseconds, and more than a second on a busy machine. Kubelet gives away none if it
+/// refuses the pod.
+const ADMISSION_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a question waits for pods to be admitted, one after the other.
-const ADMISSIONS_WAIT_MAX: Duration = Duration::from_secs(1);
+const ADMISSIONS_WAIT_MAX: Duration = Duration::from_secs(3);
+/// How long an admission waits for the answer to a question that is under way. A relay waits a second for both.
+const QUESTION_WAIT_MAX: Duration = Duration::from_millis(800);
+/// Time between two looks at whether kubelet has given units away.
+const ADMISSION_LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reason why it is not known which containers have devices.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -54,8 +60,8 @@ pub struct PodResources {
     /// The last answer. A caller that asks kubelet holds the lock. Callers that wait for the lock use the answer, if
     /// the question was asked after they had come.
     last: Mutex<Option<Answer>>,
-    /// The time until which kubelet is assumed to give units away.
-    admitting_until: parking_lot::Mutex<Option<Instant>>,
+    /// The units that kubelet was about to give away last.
+    admission: parking_lot::Mutex<Option<Admission>>,
     /// Held while kubelet is asked.
     asking: Mutex<()>,
 }
@@ -64,6 +70,15 @@ pub struct PodResources {
 struct Answer {
     asked: Instant,
     holders: Arc<Holders>,
+}
+
+/// Units that kubelet is about to give away.
+#[derive(Clone, Debug)]
+struct Admission {
+    resource: String,
+    ids: BTreeSet<String>,
+    /// After this time kubelet is assumed to have refused the pod.
+    until: Instant,
 }
 
 impl PodResources {
@@ -78,7 +93,7 @@ impl PodResources {
             path,
             checkpoint,
             last: Mutex::default(),
-            admitting_until: parking_lot::Mutex::default(),
+            admission: parking_lot::Mutex::default(),
             asking: Mutex::default(),
         }
     }
@@ -100,28 +115,36 @@ impl PodResources {
         Ok(holders)
     }
 
-    /// Notes that kubelet is about to give units away, and waits until a question that is under way is answered. A
-    /// question that reaches kubelet while it waits for a plugin's answer to `Allocate` can make it forget that it has
-    /// given these units away: then it gives them to the next pod, too (Kubernetes PR 137534). So for a moment no
-    /// question is asked.
-    pub(crate) async fn admission_begins(&self) {
-        *self.admitting_until.lock() = Some(Instant::now() + ADMISSION_TIME);
+    /// Notes that kubelet is about to give these units of a resource away, and waits until a question that is under way
+    /// is answered. A question that reaches kubelet while it waits for a plugin's answer to `Allocate` can make it
+    /// forget that it has given these units away: then it gives them to the next pod, too (Kubernetes PR 137534). So no
+    /// question is asked until they are in kubelet's checkpoint, which it writes when it has given them away.
+    pub(crate) async fn admission_begins(&self, resource: &str, ids: BTreeSet<String>) {
+        let until = Instant::now() + ADMISSION_TIME_MAX;
+        *self.admission.lock() = Some(Admission { resource: resource.into(), ids, until });
         // Kubelet admits no other pod meanwhile.
-        let _ = timeout(ADMISSION_TIME, self.asking.lock()).await;
+        let _ = timeout(QUESTION_WAIT_MAX, self.asking.lock()).await;
+    }
+
+    /// Whether kubelet is about to give units away.
+    async fn is_admitting(&self) -> bool {
+        let admission = self.admission.lock().clone();
+        let Some(Admission { resource, ids, .. }) = admission.filter(|of| Instant::now() < of.until) else {
+            return false;
+        };
+        let is_given = |of: &Recorded| of.devices.get(&resource).is_some_and(|given| given.is_superset(&ids));
+        !self.recorded().await.is_ok_and(|recorded| recorded.iter().any(is_given))
     }
 
     async fn ask(&self) -> Result<Holders, ListError> {
         let latest = Instant::now() + ADMISSIONS_WAIT_MAX;
         let _asking = loop {
             let asking = self.asking.lock().await;
-            let until = self.admitting_until.lock().filter(|until| Instant::now() < (*until).min(latest));
-            match until {
-                None => break asking,
-                Some(until) => {
-                    drop(asking);
-                    sleep_until(until.min(latest)).await;
-                }
+            if !self.is_admitting().await || Instant::now() >= latest {
+                break asking;
             }
+            drop(asking);
+            sleep(ADMISSION_LOOK_INTERVAL).await;
         };
         let mut client = self.client.clone();
         for _ in 0..ATTEMPTS_MAX {
@@ -155,22 +178,52 @@ impl PodResources {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::device_plugin::test_kubelet::TestKubelet;
 
+    const RESOURCE: &str = "aliquot.dev/gpu-core";
+
+    fn ids(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    /// Has kubelet's checkpoint say that a container was given these units.
+    fn record(dir: &Path, given: &[&str]) {
+        let entry = json!({
+            "PodUID": "uid", "ContainerName": "main", "ResourceName": RESOURCE, "DeviceIDs": {"-1": given},
+        });
+        let checkpoint = dir.join(recorded::FILE);
+        std::fs::write(checkpoint, json!({"Data": {"PodDeviceEntries": [entry]}}).to_string()).unwrap();
+    }
+
     #[tokio::test]
-    async fn kubelet_is_not_asked_while_it_gives_units_away() {
+    async fn kubelet_is_not_asked_until_it_has_given_the_units_away() {
         let dir = tempfile::tempdir().unwrap();
-        let kubelet = TestKubelet::start(dir.path());
+        let _kubelet = TestKubelet::start(dir.path());
         let pod_resources = PodResources::new(dir.path());
-        let begin = Instant::now();
-        pod_resources.admission_begins().await;
-        pod_resources.list().await.unwrap();
-        assert!(begin.elapsed() >= ADMISSION_TIME);
-        // It waits until the question under way is answered.
-        kubelet.answer_after(Duration::from_millis(50));
+        record(dir.path(), &["a::1"]);
+        pod_resources.admission_begins(RESOURCE, ids(&["a::2", "a::3"])).await;
+        assert!(pod_resources.is_admitting().await);
+        {
+            let mut question = std::pin::pin!(pod_resources.list());
+            tokio::select! {
+                _ = &mut question => panic!("kubelet was asked while it gave units away"),
+                () = sleep(4 * ADMISSION_LOOK_INTERVAL) => {}
+            }
+            record(dir.path(), &["a::1", "a::2", "a::3"]);
+            question.await.unwrap();
+        }
+        assert!(!pod_resources.is_admitting().await);
+    }
+
+    #[tokio::test]
+    async fn an_admission_waits_until_a_question_is_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod_resources = PodResources::new(dir.path());
         let asking = pod_resources.asking.lock().await;
-        let mut admission = std::pin::pin!(pod_resources.admission_begins());
+        let mut admission = std::pin::pin!(pod_resources.admission_begins(RESOURCE, ids(&["a::1"])));
         tokio::select! {
             biased;
             () = &mut admission => panic!("kubelet was being asked"),
@@ -187,8 +240,8 @@ mod tests {
         let admitting = Arc::clone(&pod_resources);
         let admissions = tokio::spawn(async move {
             loop {
-                admitting.admission_begins().await;
-                sleep(ADMISSION_TIME / 5).await;
+                admitting.admission_begins(RESOURCE, ids(&["a::1"])).await;
+                sleep(ADMISSION_TIME_MAX / 5).await;
             }
         });
         // No server is there, so the question was asked and failed.

@@ -76,9 +76,9 @@ impl Preparer {
         }
     }
 
-    /// Notes that kubelet is about to give units away.
-    pub(super) async fn admission_begins(&self) {
-        self.pod_resources.admission_begins().await;
+    /// Notes that kubelet is about to give these units of a resource away.
+    pub(super) async fn admission_begins(&self, resource: &Resource, ids: BTreeSet<String>) {
+        self.pod_resources.admission_begins(&resource.name, ids).await;
     }
 
     /// Makes the slice of the container that has these units of a resource, unless it exists. It exists if it was made

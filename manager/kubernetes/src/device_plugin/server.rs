@@ -70,7 +70,6 @@ impl DevicePlugin for Server {
         &self,
         request: Request<proto::PreferredAllocationRequest>,
     ) -> Result<Response<proto::PreferredAllocationResponse>, Status> {
-        self.preparer.admission_begins().await;
         let devices = self.node.devices().borrow().clone();
         let prefer = |request: proto::ContainerPreferredAllocationRequest| {
             let size = usize::try_from(request.allocation_size).unwrap_or(0);
@@ -78,7 +77,9 @@ impl DevicePlugin for Server {
             let device_ids = preferred(&self.resource, &devices, available, must, size);
             proto::ContainerPreferredAllocationResponse { device_ids }
         };
-        let container_responses = request.into_inner().container_requests.into_iter().map(prefer).collect();
+        let container_responses: Vec<_> = request.into_inner().container_requests.into_iter().map(prefer).collect();
+        let ids = container_responses.iter().flat_map(|answer| answer.device_ids.iter().cloned()).collect();
+        self.preparer.admission_begins(&self.resource, ids).await;
         Ok(Response::new(proto::PreferredAllocationResponse { container_responses }))
     }
 
