@@ -8,7 +8,7 @@
 //!
 //! | variable | |
 //! | --- | --- |
-//! | `KUBECONFIG` | the cluster, of Kubernetes 1.36 or later, and an administrator's rights in it; `kubectl` is used, of 1.36 or later too |
+//! | `KUBECONFIG` | the cluster, of Kubernetes 1.34 or later, and an administrator's rights in it; `kubectl` is used, of 1.36 or later. Before 1.36 some features of claims are off by default; a step that needs one says so and is not run |
 //! | `ALIQUOT_TEST_IMPORT` | a command that brings an image's archive, its last argument, to the cluster's nodes: `ctr -n k8s.io images import` for containerd, `podman load --input` for CRI-O |
 //! | `ALIQUOT_TEST_GPU` | `simulated` where the cluster's only node is this machine and has no GPU |
 //! | `ALIQUOT_TEST_PODS` | how many pods start at once (50; by the device plugin 30); nodes take 110 by default |
@@ -70,6 +70,8 @@ mod scheduler;
 mod units;
 #[path = "real_cluster/usage.rs"]
 mod usage;
+#[path = "real_cluster/whole.rs"]
+mod whole;
 
 use cluster::{Cluster, Namespace};
 use manager::{Deployment, Manager, Mode};
@@ -103,6 +105,10 @@ struct Tests<'a> {
 #[ignore = "needs a real cluster in KUBECONFIG"]
 fn pods_of_a_real_cluster_run_in_the_slices_of_their_claims() {
     on_the_cluster(CLAIMS, |tests| {
+        if !tests.claims_are_for_parts() {
+            tests.claims_get_whole_devices(None);
+            return;
+        }
         tests.a_pod_of_a_template_has_its_part();
         tests.two_pods_share_a_claim();
         tests.a_container_has_several_devices();
@@ -157,6 +163,10 @@ fn pods_of_a_real_cluster_are_placed_by_the_scheduler() {
 fn claims_of_a_real_cluster_are_allocated_by_the_scheduler() {
     on_the_cluster(CLAIMS, |tests| {
         let _scheduler = tests.deploy_scheduler(&[]);
+        if !tests.claims_are_for_parts() {
+            tests.claims_get_whole_devices(Some("aliquot"));
+            return;
+        }
         tests.a_class_gives_devices_by_their_number();
         tests.pods_are_placed();
     });

@@ -14,6 +14,10 @@ const CLASS: &str = "aliquot-test-whole";
 impl Tests<'_> {
     /// Each node has a pod with a container for each device. One more pod waits until one of these pods ends.
     pub(crate) fn a_class_gives_devices_by_their_number(&self) {
+        if !self.cluster.has_feature("DRAExtendedResource") {
+            println!("not run: resources of a device class, because the feature DRAExtendedResource is off");
+            return;
+        }
         self.cluster.apply(&[json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": CLASS},
             "spec": {

@@ -41,6 +41,23 @@ impl Cluster {
         version["serverVersion"]["gitVersion"].as_str().unwrap_or_default().to_owned()
     }
 
+    /// Whether its API server is older than Kubernetes 1.`minor`.
+    pub(crate) fn is_before(&self, minor: u32) -> bool {
+        let version = self.version();
+        let found = version.split('.').nth(1).and_then(|found| found.parse::<u32>().ok());
+        found.unwrap_or_else(|| panic!("the version {version} has no minor number")) < minor
+    }
+
+    /// Whether this feature of Kubernetes is on, as its API server says. A feature without a gate is on for good.
+    pub(crate) fn has_feature(&self, name: &str) -> bool {
+        let of_name = format!("name=\"{name}\"");
+        let metrics = self.kubectl(&["get", "--raw", "/metrics"], "");
+        let is_off = |line: &str| {
+            line.starts_with("kubernetes_feature_enabled{") && line.contains(&of_name) && line.ends_with(" 0")
+        };
+        !metrics.lines().any(is_off)
+    }
+
     /// For each node, the container runtime, the kernel, and how kubelet makes cgroups.
     pub(crate) fn nodes(&self) -> Vec<String> {
         let describe = |node: Value| {

@@ -24,13 +24,16 @@ impl Tests<'_> {
         let lost = self.device_of(gpu, before.name);
         gpu.machine().set_lost(lost, true);
         self.wait_for_health(gpu, lost, false);
-        // Each pod asks for as much as the other device has. So the second pod has room on the lost device alone.
-        for name in ["on-another", "waits"] {
-            self.namespace.apply(&self.asks(name, &holds(HELD_BYTES), 60, 64));
+        // Each pod asks for so much that a device has room for one. The simulated devices of all nodes are the same, so
+        // each node has lost one of its two. The last pod has room on a lost device alone.
+        let nodes = self.cluster.nodes().len();
+        let names: Vec<String> = (0..=nodes).map(|number| format!("one-of-{number}")).collect();
+        names.iter().for_each(|name| self.namespace.apply(&self.asks(name, &holds(HELD_BYTES), 60, 64)));
+        let waiting = self.all_but_one_run(&names);
+        for name in names.iter().filter(|name| *name != waiting) {
+            assert_ne!(self.device_of(gpu, name), lost);
         }
-        let (first, second) = self.first_that_runs(["on-another", "waits"]);
-        assert_ne!(self.device_of(gpu, first), lost);
-        let reason = self.why_it_waits(second);
+        let reason = self.why_it_waits(waiting);
         before.has_the_same_container(self);
         self.told_in_the_pod_s_status(before.name, "Unhealthy");
 
@@ -39,15 +42,15 @@ impl Tests<'_> {
         gpu.machine().report_xid(other, XID_OFF_THE_BUS);
         self.wait_for_health(gpu, other, false);
         self.wait_for_health(gpu, lost, true);
-        self.namespace.wait_for_output(second, "held");
-        assert_eq!(self.device_of(gpu, second), lost);
+        self.namespace.wait_for_output(waiting, "held");
+        assert_eq!(self.device_of(gpu, waiting), lost);
         before.runs_on(self);
         self.told_in_the_pod_s_status(before.name, "Healthy");
         println!("ok: a device was lost: who ran there ran on, another pod waited until it was back: {reason}");
         self.wait_for_health(gpu, other, true);
         println!("ok: a device with a critical error was not given out, and recovered");
         before.end(self);
-        [first, second].iter().for_each(|name| self.remove(name));
+        names.iter().for_each(|name| self.remove(name));
         wait::until_true("their slices are gone", || self.manager.slices().is_empty());
     }
 
@@ -65,42 +68,54 @@ impl Tests<'_> {
             let metrics = self.manager.metrics();
             let lines: Vec<&str> = metrics.lines().filter(|line| line.starts_with("aliquot_device_healthy{")).collect();
             let value = format!(" {}", u8::from(is_healthy));
-            let is_as_expected = lines.iter().any(|line| line.contains(&device) && line.ends_with(&value));
+            let of_device: Vec<&&str> = lines.iter().filter(|line| line.contains(&device)).collect();
+            let is_as_expected = !of_device.is_empty() && of_device.iter().all(|line| line.ends_with(&value));
             (is_as_expected, lines.iter().filter(|line| line.ends_with(" 1")).count())
         };
         wait::until_true("Prometheus is told of the device's health", || told().0);
-        wait::until_true("the API server is told of the device's health", || match self.mode {
-            Mode::Claims => self.is_tainted(&gpu.uuid(index)) != is_healthy,
+        // Without taints, a device that is not well is not published.
+        let has_taints = self.mode == Mode::Claims && self.cluster.has_feature("DRADeviceTaints");
+        wait::until_true("the API server is told of the device's health", || match has_taints {
+            true => self.tainted(&gpu.uuid(index)).iter().all(|&is_tainted| is_tainted != is_healthy),
             // The other device may recover meanwhile.
-            Mode::Units => self.manager.published() == told().1,
+            false => self.manager.published() == told().1,
         });
     }
 
-    /// Whether the device is published with a taint that keeps pods away.
-    fn is_tainted(&self, uuid: &str) -> bool {
+    /// Whether the device is published with a taint that keeps pods away, for each node.
+    fn tainted(&self, uuid: &str) -> Vec<bool> {
         let slices = self.cluster.list("resourceslices", None);
         let devices = slices.iter().filter_map(|slice| slice["spec"]["devices"].as_array()).flatten();
-        let mut of_uuid = devices.filter(|device| device["attributes"]["uuid"]["string"] == uuid);
-        let device = of_uuid.next().expect("the device is published, whether it is well or not");
+        let of_uuid: Vec<&Value> = devices.filter(|device| device["attributes"]["uuid"]["string"] == uuid).collect();
+        assert!(!of_uuid.is_empty(), "the device is published, whether it is well or not");
         let taint = json!([{"key": "gpu.aliquot.dev/unhealthy", "effect": "NoSchedule"}]);
-        let told: Vec<Value> = device["taints"].as_array().into_iter().flatten().map(untimed).collect();
-        assert_eq!(device["attributes"]["healthy"]["bool"], told.is_empty(), "{device:#}");
-        !told.is_empty() && json!(told) == taint
+        let is_tainted = |device: &Value| {
+            let told: Vec<Value> = device["taints"].as_array().into_iter().flatten().map(untimed).collect();
+            assert_eq!(device["attributes"]["healthy"]["bool"], told.is_empty(), "{device:#}");
+            !told.is_empty() && json!(told) == taint
+        };
+        of_uuid.into_iter().map(is_tainted).collect()
     }
 
-    /// Waits until one of two pods runs. Returns that pod, and then the other one.
-    fn first_that_runs<'n>(&self, [one, other]: [&'n str; 2]) -> (&'n str, &'n str) {
-        let runs = |name: &str| self.namespace.get("pod", name)["status"]["phase"] == "Running";
-        wait::until("one of them runs", || {
-            if runs(one) {
-                return Some((one, other));
-            }
-            runs(other).then_some((other, one))
+    /// Waits until all of these pods but one run. Returns that one.
+    pub(crate) fn all_but_one_run<'n>(&self, names: &'n [String]) -> &'n str {
+        let waits = |name: &&String| self.namespace.get("pod", name)["status"]["phase"] != "Running";
+        wait::until("all but one run", || {
+            let waiting: Vec<&String> = names.iter().filter(waits).collect();
+            if let [one] = waiting[..] { Some(one.as_str()) } else { None }
         })
     }
 
     /// Waits until the pod's status says this of its devices' health. Kubelet writes it for each container.
     fn told_in_the_pod_s_status(&self, pod: &str, health: &str) {
+        if !self.cluster.has_feature("ResourceHealthStatus") {
+            println!("not run: health in the pod's status, because the feature ResourceHealthStatus is off");
+            return;
+        }
+        if self.mode == Mode::Claims && self.cluster.is_before(36) {
+            println!("not run: health in the pod's status, because kubelet tells it only of claims of templates");
+            return;
+        }
         wait::until_true("kubelet tells of the device's health in the pod's status", || {
             let status = self.namespace.get("pod", pod)["status"]["containerStatuses"][0].take();
             let resources = status["allocatedResourcesStatus"].as_array().cloned().unwrap_or_default();
