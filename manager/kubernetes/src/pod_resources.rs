@@ -77,6 +77,9 @@ struct Answer {
 struct Admission {
     resource: String,
     ids: BTreeSet<String>,
+    /// The UIDs of pods and names of containers that had them before. The checkpoint has ended pods until kubelet writes
+    /// it again.
+    had_them: Vec<(String, String)>,
     /// After this time kubelet is assumed to have refused the pod.
     until: Instant,
 }
@@ -120,8 +123,10 @@ impl PodResources {
     /// forget that it has given these units away: then it gives them to the next pod, too (Kubernetes PR 137534). So no
     /// question is asked until they are in kubelet's checkpoint, which it writes when it has given them away.
     pub(crate) async fn admission_begins(&self, resource: &str, ids: BTreeSet<String>) {
+        let recorded = self.recorded().await.unwrap_or_default();
+        let had_them = recorded.iter().filter(|of| of.has(resource, &ids)).map(Recorded::key).collect();
         let until = Instant::now() + ADMISSION_TIME_MAX;
-        *self.admission.lock() = Some(Admission { resource: resource.into(), ids, until });
+        *self.admission.lock() = Some(Admission { resource: resource.into(), ids, had_them, until });
         // Kubelet admits no other pod meanwhile.
         let _ = timeout(QUESTION_WAIT_MAX, self.asking.lock()).await;
     }
@@ -129,10 +134,8 @@ impl PodResources {
     /// Whether kubelet is about to give units away.
     async fn is_admitting(&self) -> bool {
         let admission = self.admission.lock().clone();
-        let Some(Admission { resource, ids, .. }) = admission.filter(|of| Instant::now() < of.until) else {
-            return false;
-        };
-        let is_given = |of: &Recorded| of.devices.get(&resource).is_some_and(|given| given.is_superset(&ids));
+        let Some(begun) = admission.filter(|of| Instant::now() < of.until) else { return false };
+        let is_given = |of: &Recorded| of.has(&begun.resource, &begun.ids) && !begun.had_them.contains(&of.key());
         !self.recorded().await.is_ok_and(|recorded| recorded.iter().any(is_given))
     }
 
@@ -190,9 +193,9 @@ mod tests {
     }
 
     /// Has kubelet's checkpoint say that a container was given these units.
-    fn record(dir: &Path, given: &[&str]) {
+    fn record(dir: &Path, pod_uid: &str, given: &[&str]) {
         let entry = json!({
-            "PodUID": "uid", "ContainerName": "main", "ResourceName": RESOURCE, "DeviceIDs": {"-1": given},
+            "PodUID": pod_uid, "ContainerName": "main", "ResourceName": RESOURCE, "DeviceIDs": {"-1": given},
         });
         let checkpoint = dir.join(recorded::FILE);
         std::fs::write(checkpoint, json!({"Data": {"PodDeviceEntries": [entry]}}).to_string()).unwrap();
@@ -203,7 +206,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let _kubelet = TestKubelet::start(dir.path());
         let pod_resources = PodResources::new(dir.path());
-        record(dir.path(), &["a::1"]);
+        // An ended pod had the units, and is still in the checkpoint.
+        record(dir.path(), "ended", &["a::2", "a::3"]);
         pod_resources.admission_begins(RESOURCE, ids(&["a::2", "a::3"])).await;
         assert!(pod_resources.is_admitting().await);
         {
@@ -212,7 +216,7 @@ mod tests {
                 _ = &mut question => panic!("kubelet was asked while it gave units away"),
                 () = sleep(4 * ADMISSION_LOOK_INTERVAL) => {}
             }
-            record(dir.path(), &["a::1", "a::2", "a::3"]);
+            record(dir.path(), "new", &["a::1", "a::2", "a::3"]);
             question.await.unwrap();
         }
         assert!(!pod_resources.is_admitting().await);

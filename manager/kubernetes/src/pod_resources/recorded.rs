@@ -24,6 +24,18 @@ pub struct Recorded {
     pub devices: BTreeMap<String, BTreeSet<String>>,
 }
 
+impl Recorded {
+    /// Whether the container was given all of these units of a resource.
+    pub(super) fn has(&self, resource: &str, ids: &BTreeSet<String>) -> bool {
+        self.devices.get(resource).is_some_and(|given| given.is_superset(ids))
+    }
+
+    /// The UID of the pod, and the container's name.
+    pub(super) fn key(&self) -> (String, String) {
+        (self.pod_uid.clone(), self.container.clone())
+    }
+}
+
 #[derive(Deserialize)]
 struct File {
     #[serde(rename = "Data")]
