@@ -23,6 +23,7 @@ impl Member {
 
 /// Members, the oldest first. Most groups are single claims, which need no map.
 #[derive(Clone, Debug)]
+#[expect(clippy::box_collection, reason = "without the box, each single claim would take the room of a map")]
 pub(super) enum Members {
     OneAtMost(Option<Member>),
     Several(Box<BTreeMap<ClaimId, Member>>),
