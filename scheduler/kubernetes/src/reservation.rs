@@ -23,8 +23,8 @@ const TRIES: usize = 5;
 /// The pause before a look at what became of a write.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Reserves all claims of a pod for it or for its PodGroup. The mirror knows afterwards what was written, whether this fails or not.
-/// Returns the version of the pod if it has changed by this.
+/// Reserves all claims of a pod for it or for its PodGroup. The mirror knows afterwards what was written, whether this
+/// fails or not. Returns the version of the pod if it has changed by this.
 ///
 /// # Errors
 /// Why a claim is not reserved. Claims that are reserved stay so until [`give_back`].

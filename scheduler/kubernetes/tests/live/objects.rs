@@ -8,9 +8,10 @@
 //!
 //! The kubeconfig has an administrator's rights. **The tests delete all nodes, pods, volumes and queues**, so the
 //! cluster must be one that nobody uses: an API server with etcd, of Kubernetes 1.36 with the features `GenericWorkload`,
-//! `GangScheduling`, `DRADeviceTaintRules` and `DRAWorkloadResourceClaims` and the APIs `scheduling.k8s.io/v1alpha2` and `resource.k8s.io/v1beta2`,
-//! and without kubelets, controllers and schedulers. The namespace `default` needs the service account `default`. The
-//! scheduler has the rights of its manifests. Tests that need faults keep to the project's own API server.
+//! `GangScheduling`, `DRADeviceTaintRules` and `DRAWorkloadResourceClaims` and the APIs `scheduling.k8s.io/v1alpha2` and
+//! `resource.k8s.io/v1beta2`, and without kubelets, controllers and schedulers. The namespace `default` needs the
+//! service account `default`. The scheduler has the rights of its manifests. Tests that need faults keep to the
+//! project's own API server.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -98,6 +98,7 @@ impl Room {
         change(&mut self.left, takes, by);
     }
 
+    /// What a device takes of stocks if any request has it.
     fn all_of(&self, device: usize) -> &[Amount] {
         self.takes.get(&device).map(Vec::as_slice).unwrap_or_default()
     }
@@ -105,7 +106,7 @@ impl Room {
     /// What a device takes of stocks if one more request has it, beside the request's share.
     pub(super) fn amounts_of(&self, device: usize) -> &[Amount] {
         let is_new = !self.given.contains_key(&device);
-        self.takes.get(&device).filter(|_| is_new).map(Vec::as_slice).unwrap_or_default()
+        if is_new { self.all_of(device) } else { &[] }
     }
 
     pub(super) fn is_shared(&self, device: usize) -> bool {

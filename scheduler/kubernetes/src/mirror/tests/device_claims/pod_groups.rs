@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{GangKind, World, Write};
+use super::super::{Binding, GangKind, World, Write};
 
 impl World {
     /// A PodGroup of which so many pods start together, with a claim for so many percent of a GPU.
@@ -32,6 +32,29 @@ impl World {
         self.pod(name, 0, pod);
     }
 
+    /// A gang g of which so many pods start together, with a claim for so many percent of a GPU, and these pods.
+    fn gang_of(&mut self, least: u32, percent: u32, names: &[&str]) {
+        self.group_with_claim("g", least, percent);
+        self.members(names);
+    }
+
+    /// Pods of the PodGroup g, with its claim.
+    fn members(&mut self, names: &[&str]) {
+        names.iter().for_each(|name| self.member(name, "g", json!({})));
+    }
+
+    /// Reserves the claims of the pods that are being bound, and returns the bindings, which are not carried out.
+    fn reserve_only(&mut self) -> Vec<Binding> {
+        self.wait_for_writes();
+        let bindings = std::mem::take(&mut self.writes).into_iter().map(|write| match write {
+            Write::Bind(binding) => binding,
+            other => panic!("{other:?}"),
+        });
+        let bindings: Vec<Binding> = bindings.collect();
+        bindings.iter().for_each(|binding| assert!(self.reserve(binding)));
+        bindings
+    }
+
     fn users(&self, claim: &str) -> Value {
         self.claims[claim]["status"]["reservedFor"].clone()
     }
@@ -55,10 +78,7 @@ fn a_gang_shares_a_claim_of_its_pod_group() {
     world.pod_with_part("other", 60, json!({}));
     world.reconcile();
     let full = world.bound()["other"].to_owned();
-    world.group_with_claim("g", 3, 50);
-    for name in ["a", "b", "c"] {
-        world.member(name, "g", json!({}));
-    }
+    world.gang_of(3, 50, &["a", "b", "c"]);
     world.reconcile();
     let free = if full == "n" { "m" } else { "n" };
     assert_eq!(world.names_of_bound(), ["a", "b", "c", "other"], "{:?}", world.log);
@@ -73,9 +93,7 @@ fn no_pod_of_a_gang_starts_before_its_claim_has_room() {
     world.node_with_driver("n", 1);
     world.pod_with_part("other", 60, json!({}));
     world.reconcile();
-    world.group_with_claim("g", 2, 50);
-    world.member("a", "g", json!({}));
-    world.member("b", "g", json!({}));
+    world.gang_of(2, 50, &["a", "b"]);
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["other"], "{:?}", world.log);
     assert!(world.why_waiting("a").contains("no node has room now"), "{}", world.why_waiting("a"));
@@ -94,10 +112,7 @@ fn a_gang_goes_where_all_of_its_pods_have_room_near_the_claim() {
         node["status"]["allocatable"]["cpu"] = cpu.into();
         world.make_node(name, node);
     }
-    world.group_with_claim("g", 3, 50);
-    for name in ["a", "b", "c"] {
-        world.member(name, "g", json!({}));
-    }
+    world.gang_of(3, 50, &["a", "b", "c"]);
     world.reconcile();
     assert_eq!(world.bound().into_values().collect::<Vec<_>>(), ["m", "m", "m"], "{:?}", world.log);
 }
@@ -107,10 +122,7 @@ fn pods_beyond_the_gang_join_the_claim_and_are_no_users() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
     world.node_with_driver("m", 1);
-    world.group_with_claim("g", 2, 100);
-    for name in ["d", "c", "b", "a"] {
-        world.member(name, "g", json!({}));
-    }
+    world.gang_of(2, 100, &["d", "c", "b", "a"]);
     world.reconcile();
     let node = world.bound()["a"].to_owned();
     world.member("e", "g", json!({}));
@@ -149,9 +161,7 @@ fn pods_of_a_group_without_a_gang_follow_the_first() {
     world.node_with_driver("n", 1);
     world.pod_with_part("other", 60, json!({}));
     world.reconcile();
-    world.group_with_claim("g", 0, 50);
-    world.member("a", "g", json!({}));
-    world.member("b", "g", json!({}));
+    world.gang_of(0, 50, &["a", "b"]);
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["other"], "{:?}", world.log);
     for name in ["a", "b"] {
@@ -185,9 +195,7 @@ fn another_pod_takes_the_place_of_the_first() {
 fn the_claim_outlives_the_pod_that_it_was_allocated_with() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
-    world.group_with_claim("g", 2, 60);
-    world.member("a", "g", json!({}));
-    world.member("b", "g", json!({}));
+    world.gang_of(2, 60, &["a", "b"]);
     world.reconcile();
     for first in ["a", "b"] {
         world.pods.get_mut(first).unwrap()["status"]["phase"] = "Succeeded".into();
@@ -213,14 +221,8 @@ fn the_claim_outlives_the_pod_that_it_was_allocated_with() {
 fn a_claim_of_a_gang_that_was_not_bound_is_given_back() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
-    world.group_with_claim("g", 2, 60);
-    world.member("a", "g", json!({}));
-    world.member("b", "g", json!({}));
-    world.wait_for_writes();
-    for write in std::mem::take(&mut world.writes) {
-        let Write::Bind(binding) = write else { panic!("{write:?}") };
-        assert!(world.reserve(&binding));
-    }
+    world.gang_of(2, 60, &["a", "b"]);
+    world.reserve_only();
     assert_eq!(world.users("g-gpu"), world.only("g"));
     // The leader dies before the first binding, and the node has gone.
     world.remove_node("n");
@@ -237,16 +239,8 @@ fn a_claim_stays_if_a_pod_of_half_a_gang_has_it() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
     world.node_with_driver("m", 1);
-    world.group_with_claim("g", 2, 60);
-    world.member("a", "g", json!({}));
-    world.member("b", "g", json!({}));
-    world.wait_for_writes();
-    let mut writes = std::mem::take(&mut world.writes);
-    for write in &writes {
-        let Write::Bind(binding) = write else { panic!("{write:?}") };
-        assert!(world.reserve(binding));
-    }
-    let Write::Bind(last) = writes.remove(1) else { panic!() };
+    world.gang_of(2, 60, &["a", "b"]);
+    let last = world.reserve_only().remove(1);
     let node = last.node.clone();
     world.pods.get_mut(&last.name).unwrap()["spec"]["nodeName"] = node.as_str().into();
     world.pods.get_mut(&last.name).unwrap()["metadata"]["annotations"]["aliquot.dev/generation"] =
@@ -258,12 +252,10 @@ fn a_claim_stays_if_a_pod_of_half_a_gang_has_it() {
 }
 
 #[test]
-fn a_gang_gives_up_with_the_pod_that_its_claim_is_allocated_with() {
+fn a_gang_gives_up_with_the_first_pod_of_its_claim() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
-    world.group_with_claim("g", 2, 60);
-    world.member("a", "g", json!({}));
-    world.member("b", "g", json!({}));
+    world.gang_of(2, 60, &["a", "b"]);
     world.wait_for_writes();
     // Another one has changed the claim meanwhile.
     world.change_claim("g-gpu", |claim| claim["metadata"]["labels"] = json!({"some": "label"}));
