@@ -109,6 +109,18 @@ impl Manager<'_> {
         self.cluster.try_kubectl(&arguments, "").unwrap_or_else(|error| panic!("{error}\n{}", self.state()));
     }
 
+    /// Waits until the managers have been ready for as long as the DaemonSet wants. Kubernetes 1.36.2 can forget a rollout
+    /// that begins earlier: the controller's timer for the old pod takes the place of the one for the new pod, fires
+    /// before the new pod counts as available, and no other follows.
+    pub(crate) fn wait_until_available(&self) {
+        let get = ["get", DAEMON_SET, "--namespace", NAMESPACE, "--output=json"];
+        wait::until_true("the managers are available", || {
+            let daemon_set: Value = serde_json::from_str(&self.cluster.kubectl(&get, "")).unwrap();
+            let status = &daemon_set["status"];
+            status["numberAvailable"] == status["desiredNumberScheduled"]
+        });
+    }
+
     /// The status of the managers' DaemonSet and of their pods, and the end of a manager's log.
     pub(crate) fn state(&self) -> String {
         let get = ["get", DAEMON_SET, "--namespace", NAMESPACE, "--output=jsonpath={.status}"];

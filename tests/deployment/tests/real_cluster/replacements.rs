@@ -45,6 +45,7 @@ impl Tests<'_> {
             self.manager.kill();
             arrivals.arrive(BURST);
             arrivals.have_run();
+            self.manager.wait_until_available();
             self.manager.begin_restart();
             arrivals.arrive_until_restarted();
             arrivals.have_run();
