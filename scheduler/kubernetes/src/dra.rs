@@ -29,7 +29,7 @@ pub(crate) use readiness::{Unready, must_be_ready};
 pub(crate) use selection::{Criteria, Found, Selection, USABLE, Whose};
 pub(crate) use taint_rule::TaintRule;
 pub(crate) use take::{Free, Taken, held, thousandths};
-pub(crate) use users::{User, group_as_user, is_group, pod_as_user};
+pub(crate) use users::{GroupOwner, User, group_as_user, is_group, pod_as_user};
 
 // The driver whose devices are given out: the node manager's.
 pub(crate) use aliquot_api_server::slice_config::DRIVER;

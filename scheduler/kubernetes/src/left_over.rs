@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_api_server::{Client, message};
+use futures_util::{StreamExt, TryStreamExt, future, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -21,6 +22,8 @@ use crate::serve::Shared;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
+/// Pods of a claim that are written at the same time, at most.
+const AT_ONCE: usize = 16;
 
 /// Gives back what is left over, for as long as this replica leads.
 pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
@@ -28,12 +31,11 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
     loop {
         looks.tick().await;
         for of in shared.read(|mirror| mirror.left_over_claims()) {
-            let Some(left) = shared.fence.left() else { break };
             let named = format!("{}/{}", of.claim.namespace, of.claim.name);
-            match timeout(left, give_back(&client, &of, &shared)).await {
-                Ok(Ok(true)) => info!(claim = named, "an allocation was given back: no pod was bound with it"),
-                Ok(Ok(false)) | Err(_) => {}
-                Ok(Err(error)) => debug!(claim = named, error = message(&error), "cannot give back an allocation"),
+            match give_back(&client, &of, &shared).await {
+                Ok(true) => info!(claim = named, "an allocation was given back: no pod was bound with it"),
+                Ok(false) => {}
+                Err(error) => debug!(claim = named, error = message(&error), "cannot give back an allocation"),
             }
         }
     }
@@ -43,17 +45,27 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
 /// its pod, so the pods are changed first: then the bindings come too late.
 async fn give_back(client: &Client, of: &LeftOver, shared: &Shared) -> kube::Result<bool> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &of.claim.namespace);
-    for (name, uid) in &of.pods {
-        if !is_kept_unbound(&pods, name, uid, &of.claim).await? {
-            return Ok(false);
-        }
+    let are_unbound = stream::iter(&of.pods)
+        .map(|(name, uid)| while_leading(shared, is_kept_unbound(&pods, name, uid, &of.claim)))
+        .buffer_unordered(AT_ONCE);
+    let are_unbound = are_unbound.try_all(|is_unbound| future::ready(is_unbound == Some(true))).await?;
+    if !are_unbound {
+        return Ok(false);
     }
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &of.claim.namespace);
-    match of.claim.is_of_extended_resources {
-        true => reservation::remove(&claims, &of.claim, shared).await?,
-        false => reservation::take_back(&claims, &of.claim, &of.user, true, shared).await?,
-    }
-    Ok(true)
+    let given_back = while_leading(shared, async {
+        match of.claim.is_of_extended_resources {
+            true => reservation::remove(&claims, &of.claim, shared).await,
+            false => reservation::take_back(&claims, &of.claim, &of.users, true, shared).await,
+        }
+    });
+    Ok(given_back.await?.is_some())
+}
+
+/// What comes of a write; `None`: this replica did not lead for so long.
+async fn while_leading<T>(shared: &Shared, write: impl Future<Output = kube::Result<T>>) -> kube::Result<Option<T>> {
+    let Some(left) = shared.fence.left() else { return Ok(None) };
+    timeout(left, write).await.ok().transpose()
 }
 
 /// Changes a pod, so that a binding that is on its way comes too late. Returns `false` if the pod is bound already: only

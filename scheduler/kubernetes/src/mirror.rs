@@ -202,10 +202,7 @@ impl Mirror {
         self.look_at_device_claims();
         self.tell_queues();
         self.look_at_elastic_gpus();
-        for uid in std::mem::take(&mut self.changed_pods) {
-            self.tell_pod(&uid);
-            self.elastic_gpu_claims_of_pod_are_due(&uid);
-        }
+        self.tell_pods();
         self.tell_holders();
         for name in std::mem::take(&mut self.changed_nodes) {
             self.tell_node(&name);
@@ -222,6 +219,23 @@ impl Mirror {
         }
         told.extend(self.take_asked());
         told
+    }
+
+    /// Tells the engine what the changed pods are now. Returns how many pods were looked at for this.
+    fn tell_pods(&mut self) -> usize {
+        let mut to_tell: Vec<String> = std::mem::take(&mut self.changed_pods).into_iter().collect();
+        let mut looks = 0;
+        while !to_tell.is_empty() {
+            looks += to_tell.len();
+            for uid in to_tell {
+                self.tell_pod(&uid);
+                self.elastic_gpu_claims_of_pod_are_due(&uid);
+                self.note_turns(&uid);
+            }
+            // Another pod may have its turn now, for which others wait.
+            to_tell = self.take_turned();
+        }
+        looks
     }
 
     /// What is told from now on until the end of this look happens at the same moment.
@@ -241,6 +255,7 @@ impl Mirror {
             facts: &pod.facts,
             problem: pod.problem.as_deref(),
             place: pod.place(),
+            follows: self.about_first(pod),
         })
     }
 
@@ -272,6 +287,8 @@ pub(crate) struct Waiting<'a> {
     pub(crate) problem: Option<&'a str>,
     /// The name in the books of a place with devices of other drivers for it.
     pub(crate) place: Option<&'a str>,
+    /// The pod that it follows, if a claim of its PodGroup is allocated with another pod.
+    pub(crate) follows: Option<String>,
 }
 
 impl KnownPod {

@@ -55,6 +55,8 @@ struct About {
     problem: Option<String>,
     /// The name in the books of a place with devices of other drivers for it.
     place: Option<String>,
+    /// The pod that it follows.
+    follows: Option<String>,
 }
 
 /// Says why pods wait, for as long as this replica leads.
@@ -64,6 +66,9 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
     loop {
         looks.tick().await;
         let (Some(view), Some(left)) = (shown.get(), shared.fence.left()) else { continue };
+        if let Some(hopeless) = shared.read(|mirror| mirror.newly_hopeless(&view)) {
+            shared.change(|mirror| mirror.note_hopeless(hopeless));
+        }
         let waiting = waiting(&shared);
         said_at.retain(|uid, _| waiting.contains_key(uid));
         let is_due = |uid: &String| said_at.get(uid).is_none_or(|at| at.elapsed() >= PAUSE);
@@ -99,6 +104,7 @@ fn waiting(shared: &Shared) -> BTreeMap<String, About> {
             before: waiting.facts.said.clone(),
             problem: waiting.problem.map(str::to_owned),
             place: waiting.place.map(str::to_owned),
+            follows: waiting.follows,
         });
         about.map(|about| (about.uid.clone(), about)).collect()
     })
@@ -192,6 +198,7 @@ fn what_to_say(
             if reasons.is_empty() {
                 return None;
             }
+            reasons.splice(0..0, about.follows.clone());
             let of_others = about_other_devices(&explanation, about.place.as_deref());
             reasons.extend(of_others.map(|(_, text)| text.to_owned()));
             if lacks_any_devices(view, &uid, &explanation, about.place.as_deref()) {

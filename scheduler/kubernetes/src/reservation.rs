@@ -5,6 +5,8 @@
 
 mod extended;
 
+use std::collections::BTreeSet;
+
 use aliquot_api_server::{Client, is_conflict, is_not_found, message};
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
@@ -77,7 +79,7 @@ pub(crate) async fn give_back(client: &Client, binding: &Binding, shared: &Share
                 return Ok(());
             };
             let is_over = reservation.allocation.is_some() || is_worthless(&facts, Timestamp::now().as_millisecond());
-            take_back(&claims, &facts, &binding.uid, is_over, shared).await
+            take_back(&claims, &facts, &[binding.uid.clone()].into(), is_over, shared).await
         });
         match done.await {
             Ok(Ok(())) | Err(_) => {}
@@ -87,23 +89,23 @@ pub(crate) async fn give_back(client: &Client, binding: &Binding, shared: &Share
     }
 }
 
-/// Takes a pod or a PodGroup from the users of a claim. If it was the last one and `is_over`, its devices are given back:
-/// they were allocated for this user, or nobody can use them.
+/// Takes pods and PodGroups, by UID, from the users of a claim. If no user is left and `is_over`, its devices are given
+/// back: they were allocated for these users, or nobody can use them.
 ///
 /// # Errors
 /// The API server has not done it, or has not said so.
 pub(crate) async fn take_back(
     claims: &Api<ResourceClaim>,
     claim: &ClaimFacts,
-    user_uid: &str,
+    gone: &BTreeSet<String>,
     is_over: bool,
     shared: &Shared,
 ) -> kube::Result<()> {
-    if !claim.has_user(user_uid) {
+    let users: Vec<&ResourceClaimConsumerReference> =
+        claim.reserved_for.iter().filter(|user| !gone.contains(&user.uid)).collect();
+    if users.len() == claim.reserved_for.len() {
         return Ok(());
     }
-    let users: Vec<&ResourceClaimConsumerReference> =
-        claim.reserved_for.iter().filter(|user| user.uid != user_uid).collect();
     let mut status = json!({"reservedFor": users});
     if users.is_empty() {
         status["reservedFor"] = Value::Null;

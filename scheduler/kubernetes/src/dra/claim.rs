@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::extended::ANNOTATION as OF_EXTENDED_RESOURCES;
 use super::pools::PCIE_ROOT;
 use super::readiness::{Unready, unready};
-use super::users::group_of_owner;
+use super::users::{GroupOwner, group_of_owner};
 use super::whole::RESULTS_MAX;
 use crate::placement;
 
@@ -27,8 +27,8 @@ pub(crate) struct ClaimFacts {
     pub(crate) is_leaving: bool,
     /// The UID of the pod that it was made for. It is deleted together with that pod.
     pub(crate) owner: Option<String>,
-    /// The name of the PodGroup that it was made for. It is deleted together with that group.
-    pub(crate) group: Option<String>,
+    /// The PodGroup that it was made for. It is deleted together with that group.
+    pub(crate) group: Option<GroupOwner>,
     /// A scheduler has made it for extended resources of that pod.
     pub(crate) is_of_extended_resources: bool,
     pub(crate) finalizers: Vec<String>,

@@ -38,14 +38,6 @@ impl ClaimFacts {
     pub(crate) fn is_of_group(&self) -> bool {
         self.reserved_for.iter().any(is_group)
     }
-
-    /// The UID of the PodGroup that is its only user.
-    pub(crate) fn only_group(&self) -> Option<&str> {
-        match &self.reserved_for[..] {
-            [user] if is_group(user) => Some(&user.uid),
-            _ => None,
-        }
-    }
 }
 
 pub(crate) fn pod_as_user(name: &str, uid: &str) -> ResourceClaimConsumerReference {
@@ -63,8 +55,15 @@ pub(crate) fn is_group(user: &ResourceClaimConsumerReference) -> bool {
     user.api_group.as_deref() == Some(GROUPS_API) && user.resource == GROUPS
 }
 
-/// The name of the PodGroup that owns a claim; `None`: the owner is something else.
-pub(super) fn group_of_owner(owner: &OwnerReference) -> Option<String> {
+/// The PodGroup that a claim was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GroupOwner {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+/// The PodGroup that owns a claim; `None`: the owner is something else.
+pub(super) fn group_of_owner(owner: &OwnerReference) -> Option<GroupOwner> {
     let is_group = owner.kind == "PodGroup" && owner.api_version.split('/').next() == Some(GROUPS_API);
-    is_group.then(|| owner.name.clone())
+    is_group.then(|| GroupOwner { name: owner.name.clone(), uid: owner.uid.clone() })
 }

@@ -148,6 +148,7 @@ impl Mirror {
         self.promise(uid, others);
         let known = self.pods.get_mut(uid)?;
         (known.binding_to, known.instance) = (Some(start.node.clone()), Some(start));
+        self.note_turns(uid);
         self.awaits_devices(&binding, must_be_ready);
         self.elastic_gpu_claims_of_pod_are_due(uid);
         Some(Write::Bind(binding))
@@ -227,6 +228,7 @@ impl Mirror {
         let Some(node) = known.binding_to.take() else { return };
         self.awaits_devices_no_more(uid);
         self.end_promise(uid);
+        self.note_turns(uid);
         let Some(known) = self.pods.get(uid) else { return };
         if known.facts.holds_room_on() != Some(&node) {
             self.leave_node(uid, &node);

@@ -9,12 +9,14 @@ mod asking;
 mod containers;
 mod extended;
 mod holders;
+mod hopeless;
 mod left_over;
 mod others;
 mod pod_groups;
 mod readiness;
 mod reservations;
 mod shortage;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,6 +45,7 @@ pub(crate) use readiness::{LONGEST_MS, Readiness, is_worthless};
 pub(crate) use reservations::Reservation;
 pub(super) use reservations::Starting;
 pub(crate) use shortage::Shortage;
+use turns::Users;
 
 /// Users that a claim can be reserved for, at most. The limit is Kubernetes'.
 const USERS_MAX: usize = 256;
@@ -73,7 +76,11 @@ pub(super) struct DeviceClaims {
     /// By the UID of the pod, the claims that were made for its extended resources.
     made: BTreeMap<String, BTreeSet<Name>>,
     /// The pods that name each claim, whether it is known or not.
-    users: BTreeMap<Name, BTreeSet<String>>,
+    users: BTreeMap<Name, Users>,
+    /// Claims of which a pod may have taken or left its turn.
+    turned: BTreeSet<Name>,
+    /// By UID, pods with claims that no node may take, whatever is free.
+    hopeless: BTreeSet<String>,
     /// By the key of their criteria.
     selections: BTreeMap<String, Selection>,
     selections_made: u64,
@@ -264,11 +271,11 @@ impl Mirror {
     pub(super) fn list_in_claims(&mut self, facts: &PodFacts) {
         self.device_claims.note_asker(facts);
         for name in names_of(facts) {
-            self.device_claims.users.entry(name).or_default().insert(facts.uid.clone());
+            self.device_claims.users.entry(name).or_default().add(&facts.uid);
         }
     }
 
-    /// Removes a pod from the users of the claims that it named. Another user may be the first one now.
+    /// Removes a pod from the users of the claims that it named. Another user may have its turn now.
     pub(super) fn unlist_in_claims(&mut self, facts: &PodFacts) {
         self.device_claims.askers.remove(&facts.uid);
         for name in names_of(facts) {
@@ -278,7 +285,7 @@ impl Mirror {
                     self.device_claims.users.remove(&name);
                 }
             }
-            self.device_claims.changed.insert(name);
+            self.device_claims.turned.insert(name);
         }
     }
 
@@ -300,17 +307,21 @@ impl Mirror {
         if !news.is_empty() {
             self.look_at_pools(news);
         }
-        for uid in &self.changed_pods {
-            let names = self.pods.get(uid).map(|pod| names_of(&pod.facts));
-            self.device_claims.changed.extend(names.into_iter().flatten());
-        }
         let claims = &self.device_claims;
         if are_all_to_see {
-            self.changed_pods.extend(claims.users.values().flatten().cloned().chain(self.askers()));
+            self.changed_pods.extend(claims.users.values().flat_map(Users::uids).cloned().chain(self.askers()));
         } else {
             let users = claims.changed.iter().filter_map(|name| claims.users.get(name));
-            self.changed_pods.extend(users.flatten().cloned());
+            self.changed_pods.extend(users.flat_map(Users::uids).cloned());
         }
+        for uid in self.changed_pods.clone() {
+            let names = self.pods.get(&uid).map(|pod| names_of(&pod.facts));
+            self.device_claims.changed.extend(names.into_iter().flatten());
+            self.note_turns(&uid);
+        }
+        self.device_claims.changed.extend(self.device_claims.turned.iter().cloned());
+        let turned = self.take_turned();
+        self.changed_pods.extend(turned);
         self.select_for_waiting();
         self.learn_kinds();
         for name in self.device_claims.changed.clone() {

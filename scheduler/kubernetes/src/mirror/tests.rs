@@ -156,6 +156,9 @@ impl World {
             let write = self.mirror.command(command);
             self.writes.extend(write);
         }
+        if let Some(hopeless) = self.view.as_ref().and_then(|view| self.mirror.newly_hopeless(view)) {
+            self.mirror.note_hopeless(hopeless);
+        }
         self.hear();
     }
 

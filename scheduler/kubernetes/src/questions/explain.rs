@@ -53,7 +53,8 @@ fn of_known(known: Known, view: &View, ill: &[IllDevice], idle: &[KeptPart]) -> 
     };
     let mut answer = PodAnswer { state, node: node.map(ToString::to_string), ..answer };
     if let Some(explanation) = view.explain(&uid) {
-        answer.reasons = reasons(&explanation);
+        answer.reasons = known.follows.map(|text| reason("claim", text)).into_iter().collect();
+        answer.reasons.extend(reasons(&explanation));
         let of_others = about_other_devices(&explanation, known.place.as_deref());
         answer.reasons.extend(of_others.map(|(tier, text)| reason(tier_word(tier), text.to_owned())));
         let lacks_devices = lacks_any_devices(view, &uid, &explanation, known.place.as_deref());

@@ -7,13 +7,13 @@ use std::ops::Range;
 use aliquot_scheduler_core::{Constraints, DeviceRequest, FurtherRequest};
 use k8s_openapi::api::resource::v1::ResourceClaimConsumerReference;
 
-use super::super::{KnownPod, Mirror};
+use super::super::Mirror;
 use super::others::AskedOf;
 use super::pod_groups::{self, First};
 use super::{Claimed, USERS_MAX, containers};
 use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Link, Linked, RequestAsk, Selection, USABLE};
 use crate::placement;
-use crate::pod::{EXTENDED_RESOURCES, PodClaim, PodFacts};
+use crate::pod::{EXTENDED_RESOURCES, PodFacts};
 use crate::wanted::{Mark, Wanted, Wish};
 
 impl Mirror {
@@ -51,15 +51,15 @@ impl Mirror {
                 return Err(of_claim("it is being deleted"));
             }
             let is_of_pod = claim.owner.as_deref() == Some(&facts.uid);
-            let is_of_group = claim.group.is_some() && claim.group.as_deref() == facts.pod_group();
+            let is_of_group = claim.group.as_ref().is_some_and(|group| self.is_group_of(facts, group));
             if of_pod.is_made_for_it && !is_of_pod && !is_of_group {
                 return Err(of_claim("it was not made for this pod or its PodGroup"));
             }
             let user = self.user_of_claim(facts, of_pod, claim).map_err(|problem| of_claim(&problem))?;
             match &claim.allocation {
-                Some(_) if self.is_left_over(claim, &facts.uid) => {
+                Some(_) if self.is_left_over(claim) => {
                     return Err(of_claim(
-                        "it is allocated, but the pod was not bound; the allocation is given back first",
+                        "it is allocated, but no pod was bound with it; the allocation is given back first",
                     ));
                 }
                 Some(_) if claim.reserved_for.len() >= USERS_MAX && !claim.has_user(&user.uid) => {
@@ -77,8 +77,7 @@ impl Mirror {
                     }
                 }
                 None => {
-                    let (ask, first) =
-                        self.askable(facts, of_pod, claim, &user).map_err(|problem| of_claim(&problem))?;
+                    let (ask, first) = self.askable(facts, claim, &user).map_err(|problem| of_claim(&problem))?;
                     let asked_of = self.device_claims.asked_of(ask);
                     let of_ours = match asked_of {
                         AskedOf::Others => BTreeSet::new(),
@@ -173,19 +172,18 @@ impl Mirror {
     fn askable<'a>(
         &'a self,
         facts: &PodFacts,
-        of_pod: &PodClaim,
         claim: &'a ClaimFacts,
         user: &ResourceClaimConsumerReference,
     ) -> Result<(&'a Ask, Option<&'a PodFacts>), String> {
         let ask = claim.ask.as_ref().map_err(Clone::clone)?;
         self.check_rules()?;
-        match self.first_user(facts, of_pod, claim, user) {
+        match self.first_user(facts, claim, user) {
             First::OfGroup(first) => Ok((ask, Some(first))),
             First::Other(first) => {
                 Err(format!("it will be allocated with the pod {}, which is first", first.full_name()))
             }
             First::Itself if dra::is_group(user) => Ok((ask, None)),
-            First::Itself if facts.gang.is_some() && self.waiting_users(claim).nth(1).is_some() => Err(
+            First::Itself if facts.gang.is_some() && self.do_several_wait(claim) => Err(
                 "several pods share it, and it is not allocated: Aliquot's scheduler does not allocate such a claim with a \
                  pod of a gang, unless it is a claim of their PodGroup"
                     .into(),
@@ -247,15 +245,5 @@ impl Mirror {
         };
         let of_request = |request: &RequestAsk| request.choices.iter().map(named).collect::<Result<_, _>>();
         ask.requests.iter().map(of_request).collect()
-    }
-
-    /// The pods that wait for this scheduler and name a claim.
-    pub(super) fn waiting_users(&self, claim: &ClaimFacts) -> impl Iterator<Item = &KnownPod> {
-        let users = self.device_claims.users.get(&(claim.namespace.clone(), claim.name.clone()));
-        let pods = users.into_iter().flatten().filter_map(|uid| self.pods.get(uid));
-        pods.filter(|KnownPod { facts, .. }| {
-            let is_ours = facts.scheduler == self.own_name && facts.node.is_none();
-            is_ours && !facts.is_leaving && !facts.has_ended && !facts.is_gated
-        })
     }
 }

@@ -8,6 +8,7 @@ use aliquot_scheduler_engine::{Amounts, ClaimUid, DevicePart, Generation, Observ
 
 use super::super::{Instance, KnownPod, Mirror};
 use super::Name;
+use super::turns::Users;
 
 /// A label that no node has: a holder is never placed, only seen.
 const NEVER_PLACED: &str = "aliquot.dev/is-allocated-already";
@@ -101,8 +102,9 @@ impl Mirror {
         };
         let users = claim.reserved_for.iter().map(|user| &user.uid);
         // The pods of a PodGroup are no users themselves.
-        let of_group = self.device_claims.users.get(name).into_iter().flatten().filter(|_| claim.is_of_group());
-        if users.chain(of_group).filter_map(|uid| self.pods.get(uid)).any(holds_it) {
+        let of_group = self.device_claims.users.get(name).filter(|_| claim.is_of_group());
+        if users.chain(of_group.into_iter().flat_map(Users::holding)).filter_map(|uid| self.pods.get(uid)).any(holds_it)
+        {
             return Vec::new();
         }
         let parts = self.device_claims.parts_of(claim).into_iter().enumerate();

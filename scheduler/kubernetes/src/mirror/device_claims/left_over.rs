@@ -1,20 +1,22 @@
 //! Claims that are allocated for pods that were not bound: a leader has died between the writes, or could not undo the
 //! writes that come before the binding.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::ResourceClaimConsumerReference;
 
 use super::super::{KnownPod, Mirror};
 use super::{Name, names_of};
-use crate::dra::{ClaimFacts, DRIVER};
+use crate::dra::{ClaimFacts, DRIVER, is_group};
 use crate::pod::PodFacts;
 
-/// A claim that is allocated for one waiting pod alone, or for one PodGroup whose pods all wait: the scheduler that
-/// allocated it did not bind any.
+/// A claim that is allocated for pods that all wait, by themselves or with their PodGroups: the scheduler that allocated it
+/// did not bind any.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LeftOver {
     pub(crate) claim: ClaimFacts,
-    /// The UID of the pod or the group.
-    pub(crate) user: String,
+    /// The UIDs of the pods and the groups.
+    pub(crate) users: BTreeSet<String>,
     /// The names and UIDs of the pods that a scheduler may still be about to bind.
     pub(crate) pods: Vec<(String, String)>,
 }
@@ -32,36 +34,42 @@ impl Mirror {
         for pod in self.pods.values().filter(is_waiting) {
             let names = names_of(&pod.facts).filter(|name| !left_over.contains_key(name)).collect::<Vec<Name>>();
             let claims = names.iter().filter_map(|name| self.device_claims.claims.get(name));
-            let claims = claims.filter(|claim| self.is_left_over(claim, &pod.facts.uid));
+            let claims = claims.filter(|claim| self.is_left_over(claim));
             for claim in claims.chain(self.device_claims.made_for(&pod.facts.uid)) {
                 let name = (claim.namespace.clone(), claim.name.clone());
-                left_over.insert(name, self.left_over(claim, &pod.facts));
+                let left = self.left_over(claim, &name, &pod.facts);
+                left_over.insert(name, left);
             }
         }
         left_over.into_values().collect()
     }
 
-    fn left_over(&self, claim: &ClaimFacts, pod: &PodFacts) -> LeftOver {
-        let pods: Vec<&PodFacts> = match claim.only_group() {
-            Some(_) => self.waiting_users(claim).map(|pod| &pod.facts).collect(),
-            None => vec![pod],
-        };
+    fn left_over(&self, claim: &ClaimFacts, name: &Name, pod: &PodFacts) -> LeftOver {
+        let users = claim.reserved_for.iter().map(|user| user.uid.clone()).collect::<BTreeSet<String>>();
+        let is_concerned = |pod: &&PodFacts| claim.is_of_group() || users.contains(&pod.uid);
+        // A claim for extended resources is not named by its pod.
+        let named: Vec<&PodFacts> = self.waiting_users(name).map(|pod| &pod.facts).filter(is_concerned).collect();
+        let pods = if named.is_empty() { vec![pod] } else { named };
         LeftOver {
             claim: claim.clone(),
-            user: claim.only_group().unwrap_or(&pod.uid).to_owned(),
             pods: pods.into_iter().map(|pod| (pod.name.clone(), pod.uid.clone())).collect(),
+            users,
         }
     }
 
-    /// Whether a claim is allocated for this unbound pod alone, or for a PodGroup alone of which no pod has it. Only
+    /// Whether a claim is allocated for unbound pods alone. With a PodGroup all its pods are meant that name the claim. Only
     /// allocations that we could make anew count.
-    pub(super) fn is_left_over(&self, claim: &ClaimFacts, pod_uid: &str) -> bool {
-        let Some(allocation) = &claim.allocation else { return false };
+    pub(super) fn is_left_over(&self, claim: &ClaimFacts) -> bool {
+        let (Some(allocation), Some(users)) =
+            (&claim.allocation, self.device_claims.users.get(&(claim.namespace.clone(), claim.name.clone())))
+        else {
+            return false;
+        };
         let could_be_anew = claim.ask.is_ok() && !allocation.admin_of.contains(DRIVER);
-        could_be_anew
-            && match claim.only_group() {
-                Some(_) => self.is_idle(&(claim.namespace.clone(), claim.name.clone())),
-                None => claim.has_user(pod_uid) && !claim.has_users_beside(pod_uid),
-            }
+        let is_waiting = |user: &ResourceClaimConsumerReference| match is_group(user) {
+            true => users.are_idle(),
+            false => users.is_idle(&user.uid),
+        };
+        could_be_anew && !claim.reserved_for.is_empty() && claim.reserved_for.iter().all(is_waiting)
     }
 }

@@ -12,9 +12,10 @@ use k8s_openapi::api::core::v1::PodResourceClaim;
 use k8s_openapi::api::resource::v1::ResourceClaimConsumerReference;
 
 use super::super::{KnownPod, Mirror};
+use super::turns::Users;
 use super::{Claimed, Name};
-use crate::dra::{ClaimFacts, DRIVER, group_as_user, is_group, pod_as_user};
-use crate::gang::SharedClaim;
+use crate::dra::{ClaimFacts, DRIVER, GroupOwner, group_as_user, is_group, pod_as_user};
+use crate::gang::{GangFacts, SharedClaim};
 use crate::placement::NODE_NAME;
 use crate::pod::{PodClaim, PodFacts};
 
@@ -60,43 +61,28 @@ impl Mirror {
         }
     }
 
+    /// Whether the owner of a claim is a pod's PodGroup, and not an earlier one of its name.
+    pub(super) fn is_group_of(&self, facts: &PodFacts, owner: &GroupOwner) -> bool {
+        let is_known_otherwise = |group: &GangFacts| group.uid != owner.uid;
+        facts.pod_group() == Some(&owner.name) && !self.pod_group_of(facts).is_some_and(is_known_otherwise)
+    }
+
     /// The pod together with which a claim is allocated. `user`: for whom it is reserved for this pod.
-    ///
-    /// Of the pods of a PodGroup it is the one that the books have known for longest. The pods that a gang needs are chosen
-    /// in this order, so the first is one of them.
     pub(super) fn first_user<'a>(
         &'a self,
         facts: &PodFacts,
-        of_pod: &PodClaim,
         claim: &'a ClaimFacts,
         user: &ResourceClaimConsumerReference,
     ) -> First<'a> {
-        let is_like = |pod: &&KnownPod| pod.facts.pod_group() == facts.pod_group();
-        let group_of = |pod: &'a KnownPod| {
-            let of_pod = pod.facts.claims.iter().find(|of| of.claim.as_ref() == Some(&claim.name))?;
-            let user = self.user_of_claim(&pod.facts, of_pod, claim).ok().filter(is_group)?;
-            Some((user.name, &pod.facts))
+        let users = self.device_claims.users.get(&(claim.namespace.clone(), claim.name.clone()));
+        let Some(first) = users.and_then(Users::first) else { return First::Itself };
+        let Some(pod) = self.pods.get(first.uid()).filter(|_| *first < self.turn(facts, user, &claim.name)) else {
+            return First::Itself;
         };
-        // Groups go before pods by themselves, and in the order of their names.
-        let others = self.waiting_users(claim).filter(|pod| !is_like(pod)).filter_map(group_of);
-        let before = others.min_by(|(one, _), (other, _)| one.cmp(other));
-        if let Some((_, first)) = before.filter(|(name, _)| !is_group(user) || *name < user.name) {
-            return First::Other(first);
+        match first.group() {
+            Some(group) if is_group(user) && user.name == group => First::OfGroup(&pod.facts),
+            _ => First::Other(&pod.facts),
         }
-        let is_it = |first: &&PodFacts| first.uid == facts.uid;
-        if !is_group(user) {
-            let first = self.waiting_users(claim).map(|pod| &pod.facts).min_by_key(|pod| (pod.created_ms, &pod.uid));
-            return first.filter(|first| !is_it(first)).map_or(First::Itself, First::Other);
-        }
-        let own = named(facts, of_pod);
-        let can_be = |pod: &&KnownPod| {
-            let names_it = || pod.facts.spec.resource_claims.iter().flatten().any(|of| Some(of) == own);
-            is_it(&&pod.facts) || pod.problem.is_none() && names_it()
-        };
-        let known_for = |pod: &KnownPod| pod.claim.as_ref().map_or(u64::MAX, |told| told.number);
-        let members = self.waiting_users(claim).filter(is_like).filter(can_be);
-        let first = members.min_by_key(|pod| (known_for(pod), &pod.facts.uid)).map(|pod| &pod.facts);
-        first.filter(|first| !is_it(first)).map_or(First::Itself, First::OfGroup)
     }
 
     /// Has a pod of a PodGroup placed near the pods together with which the group's claims are allocated.
@@ -140,31 +126,22 @@ impl Mirror {
     }
 
     /// The pod that is being bound, and together with which a claim is allocated that other pods follow.
-    pub(super) fn allocating<'a>(&'a self, name: &'a Name) -> Option<&'a PodFacts> {
-        let users = self.device_claims.users.get(name).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
-        let mut allocating = users.filter(|pod| {
-            let claimed = pod.claim.as_ref().map(|told| &told.means.claimed);
-            let allocates = claimed.is_some_and(|of| of.allocate.contains(&name.1) || of.others.contains(&name.1));
-            allocates && pod.binding_to.is_some() && pod.instance.as_ref().is_some_and(|instance| !instance.is_bound)
-        });
-        allocating.next().map(|pod| &pod.facts)
+    pub(super) fn allocating(&self, name: &Name) -> Option<&PodFacts> {
+        let first = self.device_claims.users.get(name)?.first().filter(|first| first.is_on_its_way())?;
+        self.pods.get(first.uid()).map(|pod| &pod.facts)
+    }
+
+    /// The pod that a waiting pod follows, in words; `None`: it follows none.
+    pub(in super::super) fn about_first(&self, pod: &KnownPod) -> Option<String> {
+        let Followed { claim, first } = pod.claim.as_ref()?.means.claimed.follows.first()?;
+        let first = self.pods.get(first)?.facts.full_name();
+        Some(format!(
+            "ResourceClaim {claim:?} of its PodGroup is allocated with the pod {first}, and it is placed beside that pod"
+        ))
     }
 
     pub(super) fn follow(first: &PodFacts, claim: &ClaimFacts) -> Followed {
         Followed { claim: claim.name.clone(), first: first.uid.clone() }
-    }
-
-    /// Whether a claim that a PodGroup alone uses is of no use to any of the pods that name it: none of them is bound or
-    /// on its way, and all are this scheduler's.
-    pub(super) fn is_idle(&self, name: &Name) -> bool {
-        let users = self.device_claims.users.get(name).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
-        users.filter(|pod| !pod.facts.has_ended).all(|pod| {
-            let facts = &pod.facts;
-            facts.scheduler == self.own_name
-                && facts.node.is_none()
-                && pod.instance.is_none()
-                && pod.binding_to.is_none()
-        })
     }
 }
 

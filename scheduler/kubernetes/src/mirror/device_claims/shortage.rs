@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::turns::Users;
 use super::{DeviceClaims, Mirror, Name};
 use crate::dra::{ClaimFacts, DevicesAsk, Free, PoolKey, Selection, Taken, device_specs};
 
@@ -82,7 +83,8 @@ impl Mirror {
     }
 
     fn is_waited_for_by_others(&self, name: &Name, claim: &ClaimFacts) -> bool {
-        let users = self.device_claims.users.get(name).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
+        let users = self.device_claims.users.get(name).into_iter().flat_map(Users::uids);
+        let users = users.filter_map(|uid| self.pods.get(uid));
         let mut waiting =
             users.map(|pod| &pod.facts).filter(|pod| pod.scheduler != self.own_name && pod.node.is_none());
         claim.allocation.is_none()

@@ -185,7 +185,7 @@ impl World {
             self.log.push(format!("{} given back", of.claim.name));
             match of.claim.is_of_extended_resources {
                 true => self.remove_claim(&of.claim.name),
-                false => self.end_use(&of.claim.name, &of.user),
+                false => of.users.iter().for_each(|user| self.end_use(&of.claim.name, user)),
             }
         }
     }

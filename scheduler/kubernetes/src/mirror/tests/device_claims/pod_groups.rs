@@ -55,6 +55,14 @@ impl World {
         bindings
     }
 
+    /// Tells the engine what is new. Returns how many pods were looked at for that.
+    fn looked_at(&mut self) -> usize {
+        self.mirror.look_at_device_claims();
+        let looks = self.mirror.tell_pods();
+        self.hear();
+        looks
+    }
+
     fn users(&self, claim: &str) -> Value {
         self.claims[claim]["status"]["reservedFor"].clone()
     }
@@ -312,4 +320,147 @@ fn a_group_with_several_requests_is_told_what_to_do() {
     world.reconcile();
     let why = world.why_waiting("a");
     assert!(why.contains("has 2 requests for devices of gpu.aliquot.dev") && why.contains("in one request"), "{why}");
+}
+
+/// What happens to one pod of a group is a matter of that pod, and not of the others.
+#[test]
+fn a_change_of_one_pod_of_a_group_has_only_that_pod_looked_at() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    let mut node = world.nodes["n"].clone();
+    node["status"]["allocatable"] = json!({"cpu": "40", "memory": "64Gi", "pods": "500"});
+    world.make_node("n", node);
+    world.pod_with_part("other", 60, json!({}));
+    world.reconcile();
+    world.group_with_claim("g", 0, 50);
+    for number in 0..100 {
+        world.member(&format!("p{number:02}"), "g", json!({}));
+    }
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["other"]);
+    world.pods.get_mut("p50").unwrap()["metadata"]["labels"] = json!({"some": "label"});
+    world.show("p50");
+    assert_eq!(world.looked_at(), 1);
+    world.delete("p60");
+    assert_eq!(world.looked_at(), 0);
+    // The claim is allocated, and 39 pods have room beside it.
+    world.delete("other");
+    world.remove_claim("other-gpu");
+    let mut looked_at = 0;
+    while world.names_of_bound().len() < 39 {
+        looked_at += world.looked_at();
+        world.poll();
+        for write in std::mem::take(&mut world.writes)
+            .into_iter()
+            .chain(world.unready.drain(..).map(Write::Bind).collect::<Vec<_>>())
+        {
+            world.carry_out(write);
+            looked_at += world.looked_at();
+        }
+        world.now_ms += 50;
+    }
+    assert!(looked_at < 10 * 99, "{looked_at} looks at 99 pods");
+}
+
+#[test]
+fn a_pod_that_no_node_may_take_does_not_hold_its_group_back() {
+    for least in [0, 2] {
+        let mut world = World::new();
+        world.node_with_driver("n", 1);
+        world.group_with_claim("g", least, 50);
+        world.member("hopeless", "g", json!({"spec": {"nodeSelector": {"no": "node"}}}));
+        world.reconcile();
+        world.members(&["c", "d"]);
+        world.reconcile();
+        assert_eq!(world.names_of_bound(), ["c", "d"], "{least}: {:?}", world.log);
+        let why = world.why_waiting("hopeless");
+        assert!(why.contains("no=node"), "{why}");
+        // It joins the others when it can.
+        let mut node = world.nodes["n"].clone();
+        node["metadata"]["labels"] = json!({"no": "node"});
+        world.make_node("n", node);
+        world.reconcile();
+        assert_eq!(world.names_of_bound(), ["c", "d", "hopeless"], "{least}: {:?}", world.log);
+    }
+}
+
+#[test]
+fn a_pod_that_no_node_may_take_does_not_hold_a_shared_claim_back() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.claim("shared", 50, None, json!({}));
+    world.pod_with_claim("hopeless", "shared", json!({"spec": {"nodeSelector": {"no": "node"}}}));
+    world.reconcile();
+    world.pod_with_claim("b", "shared", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"], "{:?}", world.log);
+}
+
+#[test]
+fn a_pod_that_follows_another_one_says_which() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.pod_with_part("other", 60, json!({}));
+    world.reconcile();
+    world.gang_of(0, 50, &["a", "b"]);
+    world.reconcile();
+    let follows = |name: &str| world.mirror.pod_named("default", name).unwrap().follows;
+    let expected =
+        "ResourceClaim \"g-gpu\" of its PodGroup is allocated with the pod default/a, and it is placed beside that pod";
+    assert_eq!((follows("a"), follows("b").as_deref()), (None, Some(expected)));
+}
+
+#[test]
+fn a_claim_of_an_earlier_group_of_the_same_name_is_not_used() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.group_with_claim("g", 2, 50);
+    let of_before = world.claims["g-gpu"].clone();
+    world.group_with_claim("g", 2, 50);
+    let of_now = std::mem::replace(world.claims.get_mut("g-gpu").unwrap(), of_before);
+    world.mirror.resource_claim_gone("default", "g-gpu");
+    world.change_claim("g-gpu", |_| ());
+    world.members(&["a", "b"]);
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    let why = world.why_waiting("a");
+    assert!(why.contains("it was not made for this pod or its PodGroup"), "{why}");
+    world.remove_claim("g-gpu");
+    world.claims.insert("g-gpu".into(), of_now);
+    world.change_claim("g-gpu", |_| ());
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
+    assert_eq!(world.users("g-gpu"), world.only("g"));
+}
+
+/// Pods by themselves and pods of groups can have a claim in common.
+#[test]
+fn what_was_allocated_for_several_users_is_given_back() {
+    let named = json!([{"name": "gpu", "resourceClaimName": "shared"}]);
+    let in_group = |group: &str| json!({"spec": {"schedulingGroup": {"podGroupName": group}}});
+    for pods in [[json!({}), json!({})], [in_group("g"), json!({})], [in_group("g"), in_group("h")]] {
+        let mut world = World::new();
+        world.node_with_driver("n", 1);
+        world.claim("shared", 50, None, json!({}));
+        for group in ["g", "h"] {
+            let spec = json!({"schedulingPolicy": {"basic": {}}, "resourceClaims": named});
+            world.gang(GangKind::Native, group, spec);
+        }
+        world.pod_with_claim("a", "shared", pods[0].clone());
+        world.reserve_only();
+        world.pod_with_claim("b", "shared", pods[1].clone());
+        world.reserve_only();
+        assert_eq!(world.users("shared").as_array().unwrap().len(), 2);
+        // The leader dies before the first binding, and the node has gone.
+        world.remove_node("n");
+        world.node_with_driver("m", 1);
+        world.change_leader();
+        world.reconcile();
+        assert_eq!(
+            world.bound().into_iter().collect::<Vec<_>>(),
+            [("a", "m"), ("b", "m")],
+            "{pods:?}: {:?}",
+            world.log
+        );
+    }
 }
