@@ -1,6 +1,9 @@
 //! Claims that the pods of a PodGroup share.
 
-use aliquot_test_api_server::{CLAIMS, POD_GROUPS, PODS};
+use std::thread;
+use std::time::Duration;
+
+use aliquot_test_api_server::{CLAIMS, Fault, POD_GROUPS, PODS};
 use serde_json::{Value, json};
 
 use crate::claims::with_devices;
@@ -78,4 +81,38 @@ fn a_gang_shares_a_claim_that_is_reserved_for_its_group() {
     cluster.pod_with_template("other", "60", json!({}));
     cluster.wait_until_bound(&["b", "c", "d", "other"]);
     assert_ne!(cluster.bound()["other"], nodes["a"]);
+}
+
+/// All pods of the group are changed first, which takes longer than a lease lasts if one is changed after the other.
+#[test]
+fn what_many_pods_were_to_share_is_given_back_by_a_slow_server() {
+    let mut cluster = Cluster::with_faults();
+    cluster.device_classes();
+    cluster.node_with_driver("n", &["H100"]);
+    cluster.group_with_claim("g", 100, "60");
+    for number in 0..100 {
+        cluster.member(&format!("p{number}"), "g");
+    }
+    let group = json!({
+        "apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": cluster.uid_of_group("g"),
+    });
+    let result = json!({"request": "gpu", "driver": "gpu.aliquot.dev", "pool": "gone", "device": "gpu-0",
+        "consumedCapacity": {"core": "60", "memory": "2Gi"}});
+    let field = json!({"key": "metadata.name", "operator": "In", "values": ["gone"]});
+    let allocation = json!({
+        "devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+    });
+    let status = json!({"status": {"allocation": allocation, "reservedFor": [group]}});
+    cluster.objects.merge_status(&CLAIMS, "default", "g-gpu-x", &status);
+    cluster.server().set_fault(|method, path| {
+        if method == "PATCH" && path.contains("/pods/") && path.ends_with("/status") {
+            thread::sleep(Duration::from_millis(120));
+        }
+        Fault::None
+    });
+    let _scheduler = cluster.scheduler();
+    cluster.wait_until("the claim is allocated where a node is", |cluster| {
+        let claim = cluster.objects.get(&CLAIMS, "default", "g-gpu-x");
+        claim["status"]["allocation"]["devices"]["results"][0]["pool"] == "n"
+    });
 }
