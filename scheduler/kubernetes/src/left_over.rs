@@ -30,6 +30,11 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
     let mut looks = interval(LOOK);
     loop {
         looks.tick().await;
+        let now_ms = Timestamp::now().as_millisecond();
+        let overdue = shared.read(|mirror| mirror.newly_overdue(now_ms));
+        if !overdue.is_empty() {
+            shared.change(|mirror| mirror.note_overdue(overdue));
+        }
         for of in shared.read(|mirror| mirror.left_over_claims()) {
             let named = format!("{}/{}", of.claim.namespace, of.claim.name);
             match give_back(&client, &of, &shared).await {

@@ -79,6 +79,8 @@ pub(super) struct DeviceClaims {
     users: BTreeMap<Name, Users>,
     /// Claims of which a pod may have taken or left its turn.
     turned: BTreeSet<Name>,
+    /// By UID, allocated claims with which no pod was bound in time.
+    overdue: BTreeSet<String>,
     /// By UID, pods with claims that no node may take, whatever is free.
     hopeless: BTreeSet<String>,
     /// By the key of their criteria.
@@ -215,6 +217,9 @@ impl Mirror {
         let compared = claim.ask.iter().flat_map(Ask::compared);
         let known = &self.device_claims.compared;
         let news: Vec<String> = compared.filter(|attribute| !known.contains(*attribute)).map(str::to_owned).collect();
+        if claim.allocation.is_none() {
+            self.device_claims.overdue.remove(&claim.uid);
+        }
         self.device_claims.note_made(&name, false);
         self.device_claims.claims.insert(name.clone(), claim);
         self.device_claims.note_made(&name, true);
@@ -249,7 +254,8 @@ impl Mirror {
         let name = (namespace.to_owned(), name.to_owned());
         self.made_changed(&name);
         self.device_claims.note_made(&name, false);
-        if self.device_claims.claims.remove(&name).is_some() {
+        if let Some(gone) = self.device_claims.claims.remove(&name) {
+            self.device_claims.overdue.remove(&gone.uid);
             self.device_claims.changed.insert(name);
         }
     }

@@ -3,11 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_scheduler_core::NodeTerm;
 use k8s_openapi::api::resource::v1::ResourceClaimConsumerReference;
 
 use super::super::{KnownPod, Mirror};
+use super::readiness::is_too_late;
 use super::{Name, names_of};
-use crate::dra::{ClaimFacts, DRIVER, is_group};
+use crate::dra::{ClaimFacts, DRIVER, Unready, is_group};
+use crate::placement;
 use crate::pod::PodFacts;
 
 /// A claim that is allocated for pods that all wait, by themselves or with their PodGroups: the scheduler that allocated it
@@ -57,9 +60,45 @@ impl Mirror {
         }
     }
 
+    /// Whether a claim is allocated for unbound pods alone, and is to be given back. Another leader goes on waiting for devices
+    /// that a driver makes ready, as long as there is a node where they can be used.
+    pub(super) fn is_left_over(&self, claim: &ClaimFacts) -> bool {
+        self.is_of_unbound(claim) && (self.device_claims.overdue.contains(&claim.uid) || !self.can_be_awaited(claim))
+    }
+
+    /// Claims for whose devices no pod is to wait any more: no pod was bound with them in ten minutes. `now_ms`: the time, in
+    /// milliseconds since 1970.
+    pub(crate) fn newly_overdue(&self, now_ms: i64) -> Vec<Name> {
+        let claims = &self.device_claims;
+        let is_overdue = |claim: &&ClaimFacts| {
+            is_too_late(claim, now_ms) && !claims.overdue.contains(&claim.uid) && self.is_of_unbound(claim)
+        };
+        let overdue = claims.claims.values().filter(is_overdue);
+        overdue.map(|claim| (claim.namespace.clone(), claim.name.clone())).collect()
+    }
+
+    /// Notes claims that are to be given back unless a pod is being bound with them.
+    pub(crate) fn note_overdue(&mut self, names: Vec<Name>) {
+        let uids = names.iter().filter_map(|name| self.device_claims.claims.get(name)).map(|claim| claim.uid.clone());
+        let uids: Vec<String> = uids.collect();
+        self.device_claims.overdue.extend(uids);
+        self.device_claims.changed.extend(names);
+    }
+
+    /// Whether drivers make the devices of a claim ready, or have done so.
+    fn can_be_awaited(&self, claim: &ClaimFacts) -> bool {
+        let Some(allocation) = &claim.allocation else { return false };
+        let is_there =
+            |terms: &BTreeSet<NodeTerm>| self.nodes.values().any(|node| placement::admit(terms, &node.facts.labels));
+        allocation.allocated_ms.is_some()
+            && !claim.unready().any(Unready::has_failed)
+            && allocation.results.iter().any(|result| result.binding_conditions.is_some())
+            && allocation.terms.as_ref().is_ok_and(is_there)
+    }
+
     /// Whether a claim is allocated for unbound pods alone. With a PodGroup all its pods are meant that name the claim. Only
     /// allocations that we could make anew count.
-    pub(super) fn is_left_over(&self, claim: &ClaimFacts) -> bool {
+    fn is_of_unbound(&self, claim: &ClaimFacts) -> bool {
         let (Some(allocation), Some(users)) =
             (&claim.allocation, self.device_claims.users.get(&(claim.namespace.clone(), claim.name.clone())))
         else {

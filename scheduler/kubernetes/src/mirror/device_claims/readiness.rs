@@ -320,7 +320,7 @@ pub(crate) fn is_worthless(claim: &ClaimFacts, now_ms: i64) -> bool {
     claim.unready().any(|of| of.has_failed() || is_too_late(claim, now_ms))
 }
 
-fn is_too_late(claim: &ClaimFacts, now_ms: i64) -> bool {
+pub(super) fn is_too_late(claim: &ClaimFacts, now_ms: i64) -> bool {
     let allocated_ms = claim.allocation.as_ref().and_then(|allocation| allocation.allocated_ms);
     allocated_ms.is_some_and(|allocated_ms| now_ms.saturating_sub(allocated_ms) >= LONGEST_MS)
 }

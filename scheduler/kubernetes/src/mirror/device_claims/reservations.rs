@@ -93,6 +93,9 @@ impl Mirror {
             if claim.allocation.is_none() {
                 return Err(format!("ResourceClaim {name:?} is not allocated any more"));
             }
+            if self.is_left_over(claim) {
+                return Err(format!("what ResourceClaim {name:?} has is given back"));
+            }
             let user = user(claim)?;
             // If its devices do not become ready, the pod must not remain its user.
             let is_for_now = !dra::is_group(&user) && claim.unready().next().is_some();

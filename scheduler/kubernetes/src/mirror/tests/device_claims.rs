@@ -181,6 +181,11 @@ impl World {
     }
 
     pub(super) fn give_back_left_over(&mut self) {
+        let overdue = self.mirror.newly_overdue(self.now_ms.cast_signed());
+        if !overdue.is_empty() {
+            self.mirror.note_overdue(overdue);
+            self.hear();
+        }
         for of in self.mirror.left_over_claims() {
             self.log.push(format!("{} given back", of.claim.name));
             match of.claim.is_of_extended_resources {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Access, World};
+use super::{Access, World, Write};
 use crate::gang::GangKind;
 
 fn of_gang(name: &str, size: u32) -> serde_json::Value {
@@ -66,6 +66,31 @@ fn a_gang_goes_on_without_those_that_have_succeeded() {
     world.now_ms += 3_600_000;
     world.reconcile();
     assert_eq!(world.log, ["a to n", "b to n"]);
+}
+
+#[test]
+fn a_gang_of_which_one_pod_cannot_be_bound_is_undone() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.pod("a", 100, of_gang("g", 2));
+    world.pod("b", 100, of_gang("g", 2));
+    let mut refused = 0;
+    while !world.log.contains(&"a evicted".to_owned()) {
+        world.hear();
+        world.poll();
+        for write in std::mem::take(&mut world.writes) {
+            match write {
+                Write::Bind(binding) if binding.name == "b" => {
+                    refused += 1;
+                    world.mirror.bound(&binding, Err("an admission policy refuses it".into()));
+                }
+                other => world.carry_out(other),
+            }
+        }
+        world.now_ms += 500;
+        assert!(world.now_ms < 1_000_000 + 600_000, "half a gang runs on: {:?}", world.log);
+    }
+    assert!(refused > 1, "b was tried again");
 }
 
 #[test]

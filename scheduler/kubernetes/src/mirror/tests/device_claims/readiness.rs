@@ -371,17 +371,78 @@ fn who_waits_for_a_card_makes_room_for_a_higher_priority() {
 }
 
 #[test]
-fn a_card_that_is_awaited_is_given_back_by_the_next() {
+fn a_card_is_awaited_by_the_next_leader() {
+    for is_ready_before in [false, true] {
+        let mut world = with_slow_cards(&["n"]);
+        world.pod_with_nic("a", json!({}));
+        world.reconcile();
+        assert!(world.pool_of("a").is_some());
+        if is_ready_before {
+            world.say_of("a", "Near");
+        }
+        world.change_leader();
+        world.reconcile();
+        if !is_ready_before {
+            assert!(world.log.is_empty(), "{:?}", world.log);
+            world.say_of("a", "Near");
+            world.reconcile();
+        }
+        assert_eq!(world.log, ["a to n"]);
+    }
+}
+
+#[test]
+fn a_card_that_fails_for_the_next_leader_is_given_back() {
     let mut world = with_slow_cards(&["n"]);
     world.pod_with_nic("a", json!({}));
     world.reconcile();
-    assert!(world.pool_of("a").is_some());
     world.change_leader();
     world.reconcile();
+    world.say_of("a", "Broken");
+    world.now_ms += 1_000;
+    world.hear();
+    world.look_at("a");
+    assert_eq!((world.log.last().map(String::as_str), world.pool_of("a")), (Some("a given up"), None));
+}
+
+#[test]
+fn a_card_whose_node_has_no_room_is_awaited_for_ten_minutes() {
+    let mut world = with_slow_cards(&["n"]);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    // A pod of another scheduler takes the room before the next leader begins.
+    world.pod(
+        "other",
+        0,
+        json!({
+            "spec": {"schedulerName": "other", "nodeName": "n", "containers": [
+                {"name": "main", "resources": {"requests": {"cpu": "16"}}},
+            ]},
+        }),
+    );
+    world.change_leader();
+    world.reconcile();
+    assert!(world.log.is_empty() && world.pool_of("a").is_some(), "{:?}", world.log);
+    world.now_ms += 590_000;
+    world.reconcile();
     assert_eq!(world.log, ["a given back"]);
+    assert_eq!(world.pool_of("a"), None);
+    world.delete("other");
+    world.reconcile();
     world.say_of("a", "Near");
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn a_card_whose_node_is_gone_is_given_back_by_the_next_leader() {
+    let mut world = with_slow_cards(&["n"]);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    world.remove_node("n");
+    world.change_leader();
+    world.reconcile();
+    assert_eq!(world.log, ["a given back"]);
 }
 
 #[test]
@@ -393,7 +454,7 @@ fn all_users_of_a_claim_wait_for_its_card() {
     world.reconcile();
     assert!(world.bound().is_empty(), "{:?}", world.log);
     assert_eq!(world.claims["a"]["status"]["reservedFor"].as_array().map(Vec::len), Some(2));
-    // The next leader gives nothing back that two pods share. When the card fails, none of them keeps it.
+    // The next leader goes on waiting. When the card fails, none of them keeps it.
     world.change_leader();
     world.reconcile();
     world.say_of("a", "Broken");
