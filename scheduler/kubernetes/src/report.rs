@@ -112,8 +112,7 @@ fn waiting(shared: &Shared) -> BTreeMap<String, About> {
 
 /// What is said of devices that get nothing new, for a pod that waits for room on devices.
 pub(crate) fn about_ill_devices(
-    view: &View,
-    uid: &ClaimUid,
+    asks_for_devices: bool,
     explanation: &Explanation,
     ill: &[IllDevice],
 ) -> Option<String> {
@@ -125,16 +124,11 @@ pub(crate) fn about_ill_devices(
     };
     let IllDevice { node, uuid, problem } = first;
     let text = format!("device {uuid} of node {node} gets nothing new: {problem}{others}");
-    lacks_devices(view, uid, explanation).then_some(text)
+    lacks_devices(asks_for_devices, explanation).then_some(text)
 }
 
 /// What is said of parts whose room is kept though no pod uses them, for a pod that waits for room on devices.
-pub(crate) fn about_idle_parts(
-    view: &View,
-    uid: &ClaimUid,
-    explanation: &Explanation,
-    idle: &[KeptPart],
-) -> Option<String> {
+pub(crate) fn about_idle_parts(asks_for_devices: bool, explanation: &Explanation, idle: &[KeptPart]) -> Option<String> {
     let KeptPart { of, node, part } = idle.first()?;
     let (bytes, percent) = (part.memory.get(), part.core.get() / 10);
     let others = match idle.len() {
@@ -145,20 +139,25 @@ pub(crate) fn about_idle_parts(
         "{bytes} bytes and {percent} % of device {} of node {node} are kept for {of}, which no pod uses now{others}",
         part.uuid
     );
-    lacks_devices(view, uid, explanation).then_some(text)
+    lacks_devices(asks_for_devices, explanation).then_some(text)
+}
+
+/// Whether a pod asks for devices that the books know.
+pub(crate) fn asks_for_devices(view: &View, uid: &ClaimUid) -> bool {
+    let claim = view.claim_id(uid).and_then(|id| view.cluster().claim(id));
+    claim.is_some_and(|claim| claim.request.device_count() > 0)
 }
 
 /// Whether a pod waits for room on devices.
-fn lacks_devices(view: &View, uid: &ClaimUid, explanation: &Explanation) -> bool {
+fn lacks_devices(asks_for_devices: bool, explanation: &Explanation) -> bool {
     let is_matter_of_room =
         explanation.reasons.iter().any(|reason| matches!(reason.tier(), Tier::Device | Tier::Model | Tier::Size));
-    let claim = view.claim_id(uid).and_then(|id| view.cluster().claim(id));
-    is_matter_of_room && claim.is_some_and(|claim| claim.request.device_count() > 0)
+    is_matter_of_room && asks_for_devices
 }
 
 /// Whether a pod waits for devices of our driver or of others. `place`: as for [`about_other_devices`].
-pub(crate) fn lacks_any_devices(view: &View, uid: &ClaimUid, explanation: &Explanation, place: Option<&str>) -> bool {
-    lacks_devices(view, uid, explanation) || about_other_devices(explanation, place).is_some()
+pub(crate) fn lacks_any_devices(asks_for_devices: bool, explanation: &Explanation, place: Option<&str>) -> bool {
+    lacks_devices(asks_for_devices, explanation) || about_other_devices(explanation, place).is_some()
 }
 
 /// What is said of other drivers' devices, if a pod lacks them, with the tier of the reason that says so. `place`: the
@@ -199,13 +198,14 @@ fn what_to_say(
                 return None;
             }
             reasons.splice(0..0, about.follows.clone());
+            let asks_for_devices = asks_for_devices(view, &uid);
             let of_others = about_other_devices(&explanation, about.place.as_deref());
             reasons.extend(of_others.map(|(_, text)| text.to_owned()));
-            if lacks_any_devices(view, &uid, &explanation, about.place.as_deref()) {
+            if lacks_any_devices(asks_for_devices, &explanation, about.place.as_deref()) {
                 reasons.extend(of_devices());
             }
-            reasons.extend(about_ill_devices(view, &uid, &explanation, ill));
-            reasons.extend(about_idle_parts(view, &uid, &explanation, idle));
+            reasons.extend(about_ill_devices(asks_for_devices, &explanation, ill));
+            reasons.extend(about_idle_parts(asks_for_devices, &explanation, idle));
             let help = changes_worth_saying(&explanation).next().map(|change| format!("; this would help: {change}"));
             let calls_for_nodes =
                 of_others.is_some() || explanation.reasons.iter().any(|reason| reason.calls_for_nodes());

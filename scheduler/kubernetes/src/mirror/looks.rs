@@ -36,6 +36,8 @@ pub(crate) struct Imagined {
     pub(crate) claim: Claim,
     /// The group that all of them are in.
     pub(crate) group: Option<PodGroup>,
+    /// The name in the books of a place with devices of other drivers for one of them.
+    pub(crate) place: Option<String>,
 }
 
 impl Mirror {
@@ -119,8 +121,10 @@ impl Mirror {
         is_gang: bool,
         devices: Option<DeviceRequest>,
     ) -> Result<Imagined, String> {
-        let facts = PodFacts { gang: None, ..facts.clone() };
-        let (mut request, _) = self.request_of(&facts)?;
+        // Whatever waits already comes before it.
+        let facts = PodFacts { gang: None, created_ms: u64::MAX, ..facts.clone() };
+        self.check_can_be_imagined(&facts, count)?;
+        let (mut request, means) = self.request_of(&facts)?;
         if let Some(devices) = devices {
             (request.devices, request.further, request.alternatives) = (devices, None, None);
             request.validate().map_err(|error| error.to_string())?;
@@ -151,7 +155,7 @@ impl Mirror {
             pod_group: group.as_ref().map(|group| group.name.clone()),
             ..Claim::default()
         };
-        Ok(Imagined { claim, group })
+        Ok(Imagined { claim, group, place: means.claimed.place })
     }
 }
 

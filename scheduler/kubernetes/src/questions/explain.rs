@@ -8,7 +8,7 @@ use aliquot_telemetry::tier_word;
 use super::{Refusal, reasons};
 use crate::mirror::{IllDevice, KeptPart, Known};
 use crate::report::{
-    about_idle_parts, about_ill_devices, about_other_devices, changes_worth_saying, lacks_any_devices,
+    about_idle_parts, about_ill_devices, about_other_devices, asks_for_devices, changes_worth_saying, lacks_any_devices,
 };
 use crate::serve::Shared;
 
@@ -55,12 +55,13 @@ fn of_known(known: Known, view: &View, ill: &[IllDevice], idle: &[KeptPart]) -> 
     if let Some(explanation) = view.explain(&uid) {
         answer.reasons = known.follows.map(|text| reason("claim", text)).into_iter().collect();
         answer.reasons.extend(reasons(&explanation));
+        let asks_for_devices = asks_for_devices(view, &uid);
         let of_others = about_other_devices(&explanation, known.place.as_deref());
         answer.reasons.extend(of_others.map(|(tier, text)| reason(tier_word(tier), text.to_owned())));
-        let lacks_devices = lacks_any_devices(view, &uid, &explanation, known.place.as_deref());
+        let lacks_devices = lacks_any_devices(asks_for_devices, &explanation, known.place.as_deref());
         let of_devices = if lacks_devices { known.of_devices } else { Vec::new() };
-        let ill = about_ill_devices(view, &uid, &explanation, ill);
-        let idle = about_idle_parts(view, &uid, &explanation, idle);
+        let ill = about_ill_devices(asks_for_devices, &explanation, ill);
+        let idle = about_idle_parts(asks_for_devices, &explanation, idle);
         answer
             .reasons
             .extend(of_devices.into_iter().chain(ill).chain(idle).map(|text| reason(tier_word(Tier::Device), text)));

@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_api_server::questions::{DeviceAsk, MakingWay, Part, Placement, WhatIf, WhatIfAnswer};
+use aliquot_api_server::questions::{DeviceAsk, MakingWay, Part, Placement, Reason, WhatIf, WhatIfAnswer};
+use aliquot_scheduler_core::explain::{Explanation, Tier};
 use aliquot_scheduler_core::{
     Action, Allocation, Bytes, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, DeviceMemory, DeviceRequest, Event,
     GroupId, Outcome, PlannedStep, PriorityClass, Step,
 };
 use aliquot_scheduler_engine::View;
+use aliquot_telemetry::tier_word;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::reasons;
 use crate::mirror::Imagined;
 use crate::pod::PodFacts;
-use crate::report::changes_worth_saying;
+use crate::report::{about_idle_parts, about_ill_devices, about_other_devices, changes_worth_saying};
 use crate::serve::Shared;
 
 /// Pods that can be asked about together.
@@ -33,8 +35,20 @@ pub(super) fn answer(shared: &Shared, view: &View, question: WhatIf) -> Result<W
     let facts = facts(&shared.name, question.pod)?;
     let devices = question.devices.map(request).transpose()?;
     let is_gang = question.gang || facts.gang.is_some();
-    let imagined = shared.read(|mirror| mirror.imagine(&facts, count, is_gang, devices))?;
-    Trial::new(view, imagined, count)?.run(view)
+    let (imagined, ill, idle) = shared.read(|mirror| {
+        let imagined = mirror.imagine(&facts, count, is_gang, devices)?;
+        Ok::<_, String>((imagined, mirror.ill_devices(), mirror.idle_parts()))
+    })?;
+    let (asks, place) = (imagined.claim.request.device_count() > 0, imagined.place.clone());
+    let (mut answer, explanation) = Trial::new(view, imagined, count)?.run(view)?;
+    let reason = |tier: Tier, text: String| Reason { tier: tier_word(tier).to_owned(), text };
+    if let Some(explanation) = &explanation {
+        let of_others = about_other_devices(explanation, place.as_deref());
+        answer.reasons.extend(of_others.map(|(tier, text)| reason(tier, text.to_owned())));
+        let of_ours = [about_ill_devices(asks, explanation, &ill), about_idle_parts(asks, explanation, &idle)];
+        answer.reasons.extend(of_ours.into_iter().flatten().map(|text| reason(Tier::Device, text)));
+    }
+    Ok(answer)
 }
 
 /// The pod as the scheduler would see it.
@@ -94,7 +108,8 @@ impl Trial {
         Ok(Trial { cluster, ours, groups, placed: BTreeMap::new(), making_way: BTreeMap::new() })
     }
 
-    fn run(mut self, view: &View) -> Result<WhatIfAnswer, String> {
+    /// Says what becomes of the pods, and why the first one waits that does.
+    fn run(mut self, view: &View) -> Result<(WhatIfAnswer, Option<Explanation>), String> {
         let mut scheduler = view.scheduler().fork();
         for _ in 0..CYCLES_MAX {
             let plan = scheduler.cycle(&mut self.cluster);
@@ -114,7 +129,7 @@ impl Trial {
         let first_waiting = self.ours.iter().find(|id| !self.placed.contains_key(id));
         let explanation = first_waiting.and_then(|id| scheduler.explain(&self.cluster, *id).ok());
         let queue = self.ours.first().map(|id| self.queue_of(*id)).unwrap_or_default();
-        Ok(WhatIfAnswer {
+        let answer = WhatIfAnswer {
             queue,
             waiting: u32::try_from(self.ours.len() - self.placed.len()).unwrap_or(u32::MAX),
             placed: self.placed.into_values().collect(),
@@ -124,7 +139,8 @@ impl Trial {
                 .iter()
                 .flat_map(|explanation| changes_worth_saying(explanation).map(ToString::to_string))
                 .collect(),
-        })
+        };
+        Ok((answer, explanation))
     }
 
     fn note(&mut self, planned: &PlannedStep) {

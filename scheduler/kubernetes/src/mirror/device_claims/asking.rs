@@ -157,6 +157,44 @@ impl Mirror {
         Ok(claimed)
     }
 
+    /// Refuses questions about so many pods that do not exist, if the books cannot answer for their claims.
+    ///
+    /// # Errors
+    /// The text says which claim it is, and what can be asked instead.
+    pub(in super::super) fn check_can_be_imagined(&self, facts: &PodFacts, count: u32) -> Result<(), String> {
+        let mut asks: Vec<(String, &Ask)> = Vec::new();
+        for of_pod in &facts.claims {
+            let Some(name) = &of_pod.claim else {
+                return Err(format!(
+                    "the ResourceClaim for {:?} would be made from a template, which is not looked at here: name a \
+                     ResourceClaim that exists, or ask for amounts of GPUs in place of the claim",
+                    of_pod.name
+                ));
+            };
+            let claim = self.device_claims.claims.get(&(facts.namespace.clone(), name.clone()));
+            let Some(claim) = claim.filter(|claim| claim.allocation.is_none()) else { continue };
+            if count > 1 {
+                return Err(format!(
+                    "{count} pods would share ResourceClaim {name:?}, which is not allocated: ask about one pod"
+                ));
+            }
+            asks.extend(claim.ask.as_ref().ok().map(|ask| (format!("ResourceClaim {name:?}"), ask)));
+        }
+        let extended = self.extended_of(facts)?;
+        let of_extended = extended.as_ref().and_then(|made| made.claim.ask.as_ref().ok());
+        asks.extend(of_extended.map(|ask| (EXTENDED_RESOURCES.to_owned(), ask)));
+        let is_unknown = |ask: &Ask| ask.choices().any(|choice| self.device_claims.selection(choice).is_err());
+        let unknown = asks.into_iter().find(|(_, ask)| is_unknown(ask)).map(|(what, _)| what);
+        let unknown = unknown.or_else(|| self.is_of_new_kind(facts).then(|| "its claims".to_owned()));
+        match unknown {
+            None => Ok(()),
+            Some(what) => Err(format!(
+                "{what}: the scheduler looks for such devices from the moment when a pod asks for them, and none has \
+                 yet: create the pod, and have it explained"
+            )),
+        }
+    }
+
     /// Refuses to give out devices whose taints are not known.
     fn check_rules(&self) -> Result<(), String> {
         match self.device_claims.are_rules_forbidden {

@@ -164,6 +164,12 @@ impl Mirror {
         Some((key, Kind { name, number, is_counted, pods, asks, has_more_of_ours, selections }))
     }
 
+    /// Whether a pod asks other drivers for what no pod has asked for yet: nobody has looked for such devices.
+    pub(super) fn is_of_new_kind(&self, facts: &PodFacts) -> bool {
+        let kinds = &self.device_claims.others.kinds;
+        self.kind_of(facts).is_some_and(|(key, _)| !kinds.contains_key(&key))
+    }
+
     /// Counts the places on a node for the kinds for which they are not known.
     pub(in super::super) fn count_places(&mut self, node: &str) {
         let others = &self.device_claims.others;

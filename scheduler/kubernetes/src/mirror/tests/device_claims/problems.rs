@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use super::super::World;
+use super::super::{World, typed};
+use super::NIC;
+use crate::pod::PodFacts;
 
 #[test]
 fn what_keeps_a_claim_from_being_allocated_is_named() {
@@ -45,4 +47,44 @@ fn what_keeps_a_claim_from_being_allocated_is_named() {
         assert!(world.why_waiting(name).contains(text), "{name}: {}", world.why_waiting(name));
     }
     assert!(world.bound().is_empty());
+}
+
+/// Why the scheduler cannot say where so many pods like this one would be.
+fn why_not_imagined(world: &World, pod: &str, count: u32) -> Option<String> {
+    let facts = PodFacts::of(typed(&world.pods[pod]), "aliquot").unwrap();
+    world.mirror.imagine(&PodFacts { uid: "imagined".into(), ..facts }, count, false, None).err()
+}
+
+#[test]
+fn what_cannot_be_answered_of_claims_is_said() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.nics("n", 2);
+    let template = json!({"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}});
+    world.pod("of-template", 0, template);
+    world.claim("shared", 50, None, json!({}));
+    let gated = json!({"spec": {"schedulingGates": [{"name": "later"}], "schedulerName": "other"}});
+    world.pod_with_claim("sharing", "shared", gated.clone());
+    world.claim("card", 0, None, json!({"deviceClassName": NIC, "capacity": null}));
+    world.pod_with_claim("with-card", "card", gated);
+    world.reconcile();
+    for (pod, count, why) in [
+        ("of-template", 1, "the ResourceClaim for \"gpu\" would be made from a template"),
+        ("sharing", 2, "2 pods would share ResourceClaim \"shared\""),
+        ("sharing", 1, "create the pod, and have it explained"),
+        ("with-card", 1, "create the pod, and have it explained"),
+    ] {
+        let said = why_not_imagined(&world, pod, count).unwrap_or_default();
+        assert!(said.contains(why), "{pod} {count}: {said}");
+    }
+    // A pod with the claim waits.
+    let no_node = json!({"spec": {"nodeSelector": {"no": "node"}}});
+    world.pod_with_claim("waits", "shared", no_node);
+    world.reconcile();
+    let said = why_not_imagined(&world, "sharing", 1).unwrap_or_default();
+    assert!(said.contains("it will be allocated with the pod default/waits"), "{said}");
+    world.pod_with_part("bound", 30, json!({}));
+    world.reconcile();
+    world.pods.get_mut("sharing").unwrap()["spec"]["resourceClaims"][0]["resourceClaimName"] = "bound-gpu".into();
+    assert_eq!(why_not_imagined(&world, "sharing", 3), None);
 }
