@@ -20,8 +20,8 @@ mod socket;
 mod world;
 
 pub use aliquot_test_api_server::{
-    ApiServer, CLAIM_TEMPLATES, CLAIMS, CONFIG_MAPS, CORE_EVENTS, Call, DEVICE_CLASSES, EVENTS, Failure, NODES, PODS,
-    RESOURCES, Resource, SLICES, Store,
+    ApiServer, CLAIM_TEMPLATES, CLAIMS, CONFIG_MAPS, CORE_EVENTS, Call, DEVICE_CLASSES, EVENTS, Failure, NODES,
+    POD_GROUPS, PODS, RESOURCES, Resource, SLICES, Store,
 };
 pub use cluster::{Cluster, NAMESPACE, NODE_NAME};
 pub use kubelet::{DriverCall, Kubelet, Settings, Timing};

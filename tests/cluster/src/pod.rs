@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
 
-use aliquot_test_api_server::Quantity;
+use aliquot_test_api_server::{POD_GROUPS, Quantity};
 
 pub(crate) fn uid_of(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
@@ -50,6 +51,18 @@ pub(crate) fn claim_names(pod: &Pod) -> Result<BTreeMap<String, String>, String>
         names.insert(claim.name.clone(), name);
     }
     Ok(names)
+}
+
+/// Whether a claim is reserved for the pod, or for the PodGroup that the pod names. A pod does not know its group's UID.
+pub(crate) fn is_user(pod: &Pod, claim: &ResourceClaim) -> bool {
+    let group = pod.spec.as_ref().and_then(|spec| spec.scheduling_group.as_ref()?.pod_group_name.as_ref());
+    let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
+    users.into_iter().any(|user| user.uid == uid_of(pod) || is_group(user) && group == Some(&user.name))
+}
+
+/// Whether a user of a claim is a PodGroup of Kubernetes' own.
+pub(crate) fn is_group(user: &ResourceClaimConsumerReference) -> bool {
+    user.resource == POD_GROUPS.plural && user.api_group.as_deref() == Some(POD_GROUPS.group)
 }
 
 /// The claim that was made for the pod's extended resources, and pairs of a container and its request.

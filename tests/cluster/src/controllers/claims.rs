@@ -1,14 +1,14 @@
 //! Claims from templates: they are made for pods, and deleted after the last pod that uses them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
 use serde_json::{Value, json};
 
 use super::FINALIZER;
-use crate::pod::{is_terminal, name_of, uid_of};
-use aliquot_test_api_server::{CLAIM_TEMPLATES, CLAIMS, Informer, PODS, Store};
+use crate::pod::{is_group, is_terminal, name_of, uid_of};
+use aliquot_test_api_server::{CLAIM_TEMPLATES, CLAIMS, Informer, POD_GROUPS, PODS, Store};
 
 /// Makes claims from templates, and deletes those that are no longer used.
 #[derive(Debug)]
@@ -58,32 +58,43 @@ impl ClaimController {
         serde_json::from_value(patched).map_err(|error| error.to_string())
     }
 
-    /// Releases claims of pods that have ended or are gone, and deletes those that were made for them.
+    /// Releases claims of pods that have ended or are gone and of PodGroups that are gone, and deletes those that were made
+    /// for them.
     pub(super) fn collect(&mut self) {
         self.pods.refresh();
         self.claims.refresh();
         let pods: BTreeMap<&str, &Pod> =
             self.pods.objects().filter_map(|pod| Some((pod.metadata.uid.as_deref()?, pod))).collect();
+        let groups = self.store.list::<Value>(&POD_GROUPS);
+        let groups: BTreeSet<&str> = groups.iter().filter_map(|group| group["metadata"]["uid"].as_str()).collect();
         for claim in self.claims.objects() {
-            let owner_is_gone =
-                claim.metadata.owner_references.iter().flatten().any(|owner| !pods.contains_key(owner.uid.as_str()));
+            let owner_is_gone = claim
+                .metadata
+                .owner_references
+                .iter()
+                .flatten()
+                .map(|owner| owner.uid.as_str())
+                .any(|uid| !pods.contains_key(uid) && !groups.contains(uid));
             if owner_is_gone && claim.metadata.deletion_timestamp.is_none() {
                 let metadata = &claim.metadata;
                 let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
                 let _ = self.store.delete(&CLAIMS, namespace.unwrap_or_default(), name.unwrap_or_default(), false);
                 continue;
             }
-            let users: Vec<&str> = users_of(claim).map(|user| user.uid.as_str()).collect();
-            let ended = |uid: &&str| pods.get(uid).is_none_or(|pod| is_terminal(pod));
-            let ended: Vec<&str> = users.iter().copied().filter(ended).collect();
+            let has_ended = |user: &&ResourceClaimConsumerReference| match is_group(user) {
+                true => !groups.contains(user.uid.as_str()),
+                false => pods.get(user.uid.as_str()).is_none_or(|pod| is_terminal(pod)),
+            };
+            let ended: Vec<&str> = users_of(claim).filter(has_ended).map(|user| user.uid.as_str()).collect();
+            let has_users = users_of(claim).next().is_some();
             let has_devices = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
-            if !ended.is_empty() || (users.is_empty() && (has_devices || is_protected(claim))) {
+            if !ended.is_empty() || (!has_users && (has_devices || is_protected(claim))) {
                 self.release(claim.clone(), &ended);
             }
         }
     }
 
-    /// Removes `ended` from the pods for which the claim is reserved, and deallocates the claim if no pod is left. If
+    /// Removes `ended` from the users for which the claim is reserved, and deallocates the claim if no user is left. If
     /// another client changes the claim in between, that change leads here again, after whichever step.
     fn release(&self, mut claim: ResourceClaim, ended: &[&str]) {
         let status = claim.status.get_or_insert_default();

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 
 use super::checkpoint::Checkpoint;
 use super::{DriverCall, Shared};
-use crate::pod::{claim_names, extended_claim, uid_of};
+use crate::pod::{claim_names, extended_claim, is_user, uid_of};
 use aliquot_test_api_server::CLAIMS;
 
 /// The claims that this node's pods use.
@@ -249,7 +249,7 @@ fn drivers_of(claim: &ResourceClaim, pod: &Pod) -> Result<BTreeSet<String>, Stri
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     let status = claim.status.clone().unwrap_or_default();
     let allocation = status.allocation.ok_or_else(|| format!("ResourceClaim {name}: not allocated"))?;
-    if !status.reserved_for.iter().flatten().any(|user| user.uid == uid_of(pod)) {
+    if !is_user(pod, claim) {
         let pod = pod.metadata.name.as_deref().unwrap_or_default();
         return Err(format!("pod {pod} is not allowed to use ResourceClaim {name}"));
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aliquot_harness::wait;
-use aliquot_test_cluster::{CLAIM_TEMPLATES, CLAIMS, NAMESPACE, PODS, SLICES};
+use aliquot_test_cluster::{CLAIM_TEMPLATES, CLAIMS, NAMESPACE, NODE_NAME, POD_GROUPS, PODS, SLICES};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use serde_json::json;
 
@@ -36,6 +36,49 @@ fn a_claim_is_prepared_once_for_two_pods_and_given_back_after_the_last() {
             && claim.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty())
     });
     assert_eq!(stage.cluster.kubelet().complaints(), Vec::<String>::new());
+}
+
+/// A PodGroup is one user, whatever number of pods it has, and stays one until it is gone.
+#[test]
+fn pods_use_a_claim_that_is_reserved_for_their_group() {
+    let stage = Stage::new();
+    let driver = Driver::start(&stage, Behaviour::Good);
+    stage.publish(&json!([shared_device("gpu-0")]));
+    stage.claim("shared", &part(30, "10Gi"));
+    let group =
+        json!({"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "workers"}});
+    let group = stage.cluster.create(&POD_GROUPS, group);
+    let user = json!({
+        "apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "workers", "uid": group["metadata"]["uid"],
+    });
+    let result = json!({"request": "gpu", "driver": DRIVER, "pool": NODE_NAME, "device": "gpu-0",
+        "consumedCapacity": {"core": "30", "memory": "10Gi"}, "shareID": "5f1a1c2e-0000-4000-8000-000000000001"});
+    let allocation = json!({"devices": {"results": [result]}});
+    let store = stage.cluster.store();
+    let status = json!({"status": {"allocation": allocation, "reservedFor": [user]}});
+    store.merge(&CLAIMS, NAMESPACE, "shared", true, &status).unwrap();
+    for (name, group) in [("one", "workers"), ("two", "workers"), ("stranger", "others")] {
+        let mut spec = pod_with(&["shared"]);
+        spec["schedulerName"] = "other".into();
+        spec["schedulingGroup"] = json!({"podGroupName": group});
+        stage.cluster.create_pod(name, &spec);
+        store.merge(&PODS, NAMESPACE, name, false, &json!({"spec": {"nodeName": NODE_NAME}})).unwrap();
+    }
+    stage.cluster.wait_for_phase("one", "Running");
+    stage.cluster.wait_for_phase("two", "Running");
+    stage.cluster.wait_for_error("stranger", "pod stranger is not allowed to use ResourceClaim shared");
+    assert_eq!(driver.calls(), ["prepare shared"]);
+    stage.cluster.delete_pod("stranger");
+    stage.cluster.delete_pod("one");
+    stage.cluster.delete_pod("two");
+    wait::until_true("the claim is given back", || driver.calls().len() == 2);
+    let is_reserved = || {
+        let claim: ResourceClaim = stage.cluster.store().get(&CLAIMS, NAMESPACE, "shared").unwrap();
+        claim.status.is_some_and(|status| status.allocation.is_some() && status.reserved_for.is_some())
+    };
+    assert!(is_reserved());
+    store.delete(&POD_GROUPS, NAMESPACE, "workers", false).unwrap();
+    wait::until_true("the claim is nobody's", || !is_reserved());
 }
 
 #[test]
