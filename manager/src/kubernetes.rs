@@ -47,6 +47,7 @@ impl Kubernetes {
     pub(crate) async fn open(config: &KubernetesConfig, manager: Arc<Manager>) -> Result<Kubernetes, KubernetesError> {
         let client = aliquot_kubernetes::connect(config.kubeconfig.as_deref()).await?;
         let node = Arc::new(ManagedNode::new(manager, config.mig == MigMode::Dynamic));
+        let pod_resources = Arc::new(PodResources::new(&config.kubelet_dir));
         let adapter = match config.mode {
             KubernetesMode::Dra => {
                 let settings = Settings {
@@ -56,7 +57,8 @@ impl Kubernetes {
                     boot_id: procfs::boot_id(),
                     meeting: config.relay.then(|| config.meeting.clone()),
                 };
-                let driver = DraDriver::open(settings, Arc::clone(&node) as Arc<dyn Node>, client.clone())?;
+                let told = Arc::clone(&node) as Arc<dyn Node>;
+                let driver = DraDriver::open(settings, told, client.clone(), Arc::clone(&pod_resources))?;
                 Adapter::Dra(Box::new(driver))
             }
             KubernetesMode::DevicePlugin => Adapter::DevicePlugin {
@@ -68,7 +70,6 @@ impl Kubernetes {
                 },
             },
         };
-        let pod_resources = Arc::new(PodResources::new(&config.kubelet_dir));
         let (node_name, reports) = (config.node_name.clone(), config.reports.clone());
         Ok(Kubernetes { node, node_name, client, adapter, pod_resources, reports })
     }

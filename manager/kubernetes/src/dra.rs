@@ -46,7 +46,7 @@ pub(crate) use sockets::{Sockets, keep_serving};
 
 use aliquot_node::Node;
 
-use crate::pod_resources::Has;
+use crate::pod_resources::{Has, PodResources};
 use crate::relay::Meeting;
 use crate::unix_socket::SocketError;
 use aliquot_api_server::Events;
@@ -89,14 +89,20 @@ pub struct DraDriver {
 
 impl DraDriver {
     /// Reads the driver's records, and makes its sockets. It must be called within an asynchronous runtime.
+    /// `pod_resources`: kubelet's list of the node's pods.
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn open(settings: Settings, node: Arc<dyn Node>, client: Client) -> Result<DraDriver, StartError> {
+    pub fn open(
+        settings: Settings,
+        node: Arc<dyn Node>,
+        client: Client,
+        pod_resources: Arc<PodResources>,
+    ) -> Result<DraDriver, StartError> {
         let prepared = PreparedClaims::open(settings.state_dir.join("claims"))?;
         let events = Events::new(client.clone(), DRIVER, settings.node_name.clone());
         let (pool, boot_id) = (settings.node_name.clone(), settings.boot_id.clone());
-        let claims = Claims::new(node, client.clone(), events, pool, boot_id, prepared)?;
+        let claims = Claims::new(node, client.clone(), events, pool, boot_id, prepared, pod_resources)?;
         let sockets = match &settings.meeting {
             None => Sockets::for_kubelet(&settings.kubelet_dir),
             Some(meeting) => Sockets::for_relays(meeting.driver()),

@@ -7,7 +7,8 @@
 //! content is kept.
 //!
 //! A claim is divided into slices ([`pods`]) when it is first prepared. The division depends on the requests that each
-//! container of the pods has for which the claim is reserved then. It stays as long as the claim is prepared: kubelet
+//! container of the pods has for which the claim is reserved then, or of the pods on the node if it is reserved for their
+//! PodGroup. It stays as long as the claim is prepared: kubelet
 //! keeps the CDI devices of each request, and does not ask again for a pod that joins later.
 
 mod error;
@@ -34,6 +35,7 @@ use super::partitions::View;
 use super::pods::{Misfit, Seen};
 use super::prepared_claims::{Phase, PreparedClaims, PreparedClaimsError, Record};
 use super::{pods, status};
+use crate::pod_resources::PodResources;
 use aliquot_api_server::{Events, NOT_READ, Patience, is_not_found, message, pod_reference};
 pub(super) use error::ClaimError;
 use register::{Known, Register};
@@ -78,6 +80,8 @@ pub(super) struct Claims {
     locks: Locks,
     /// The claims that have a readable record.
     known: Mutex<Register>,
+    /// Kubelet's list of the pods on this node.
+    pod_resources: Arc<PodResources>,
 }
 
 impl Claims {
@@ -89,6 +93,7 @@ impl Claims {
         pool: String,
         boot_id: String,
         prepared: PreparedClaims,
+        pod_resources: Arc<PodResources>,
     ) -> Result<Claims, PreparedClaimsError> {
         let mut known = Register::default();
         for uid in prepared.uids()? {
@@ -99,7 +104,7 @@ impl Claims {
             }
         }
         let known = Mutex::new(known);
-        Ok(Claims { node, client, events, pool, boot_id, prepared, locks: Locks::default(), known })
+        Ok(Claims { node, client, events, pool, boot_id, prepared, locks: Locks::default(), known, pod_resources })
     }
 
     /// The name of the node's pool.
@@ -343,37 +348,65 @@ impl Claims {
         patience: Patience,
     ) -> Result<Vec<Seen>, ClaimError> {
         let reserved = object.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &claim.namespace);
         let mut seen = Vec::new();
         for consumer in reserved {
-            if consumer.resource != "pods" {
-                if requests.len() > 1 {
-                    let (resource, name) = (consumer.resource.clone(), consumer.name.clone());
+            // Of a claim with one request, all containers have the same.
+            let is_told_apart = requests.len() > 1;
+            let users = match consumer.resource.as_str() {
+                "pods" => {
+                    let pod = self.pod(&claim.namespace, &consumer.name, patience).await?;
+                    // The pod with this UID may be gone, and another one have its name.
+                    pod.into_iter().filter(|pod| pod.metadata.uid.as_ref() == Some(&consumer.uid)).collect()
+                }
+                "podgroups" if is_told_apart => self.members(claim, &consumer.name, patience).await?,
+                resource if is_told_apart => {
+                    let (resource, name) = (resource.to_owned(), consumer.name.clone());
                     return Err(ClaimError::Reserved { resource, name });
                 }
-                continue;
-            }
-            let pod = match patience.ask(|| pods.get(&consumer.name)).await {
-                Ok(pod) if pod.metadata.uid.as_deref() == Some(consumer.uid.as_str()) => pod,
-                // The pod with this UID is gone, and another one has its name.
-                Ok(_) => continue,
-                Err(error) if is_not_found(&error) => continue,
-                Err(error) => {
-                    let what = format!("pod {}/{}", claim.namespace, consumer.name);
-                    return Err(ClaimError::Api { what, message: message(&error) });
-                }
+                _ => Vec::new(),
             };
-            if let Some(reason) = pods::conflict(&pod, |name| self.is_ours(name, claim, together)) {
-                return Err(ClaimError::Pod { pod: consumer.name.clone(), reason });
+            for pod in users {
+                let name = pod.metadata.name.as_deref().unwrap_or_default();
+                if let Some(reason) = pods::conflict(&pod, |name| self.is_ours(name, claim, together)) {
+                    return Err(ClaimError::Pod { pod: name.to_owned(), reason });
+                }
+                if let Some(text) = pods::unread_annotations(&pod) {
+                    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+                    let (events, about) = (self.events.clone(), pod_reference(&claim.namespace, name, uid));
+                    tokio::spawn(async move { events.warn(about, NOT_READ, &text).await });
+                }
+                seen.extend(pods::seen(&pod, &claim.name, requests));
             }
-            if let Some(text) = pods::unread_annotations(&pod) {
-                let (events, about) =
-                    (self.events.clone(), pod_reference(&claim.namespace, &consumer.name, &consumer.uid));
-                tokio::spawn(async move { events.warn(about, NOT_READ, &text).await });
-            }
-            seen.extend(pods::seen(&pod, &claim.name, requests));
         }
         Ok(seen)
+    }
+
+    /// A pod; `None`: there is none of this name.
+    async fn pod(&self, namespace: &str, name: &str, patience: Patience) -> Result<Option<Pod>, ClaimError> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        match patience.ask(|| pods.get(name)).await {
+            Ok(pod) => Ok(Some(pod)),
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => {
+                let what = format!("pod {namespace}/{name}");
+                Err(ClaimError::Api { what, message: message(&error) })
+            }
+        }
+    }
+
+    /// The pods of a PodGroup that are on this node. A claim that is reserved for the group does not name them. Kubelet lists
+    /// those that it has admitted, and so the pod for which it wants the claim prepared.
+    async fn members(&self, claim: &ClaimName, group: &str, patience: Patience) -> Result<Vec<Pod>, ClaimError> {
+        let here = self.pod_resources.list().await?;
+        let mut members = Vec::new();
+        for (_, name) in here.pods().filter(|(namespace, _)| *namespace == claim.namespace) {
+            let pod = self.pod(&claim.namespace, name, patience).await?;
+            members.extend(pod.filter(|pod| pods::is_member(pod, group)));
+        }
+        match members.is_empty() {
+            true => Err(ClaimError::NoMember { group: group.to_owned() }),
+            false => Ok(members),
+        }
     }
 
     /// Whether the claim of this name, in the namespace of `claim`, is a slice here: it has a record, or is prepared now.

@@ -79,6 +79,13 @@ fn mentions(pod: &Pod) -> Vec<Mention<'_>> {
     of_claims.chain(of_extended_resources).collect()
 }
 
+/// Whether a pod is in the PodGroup of this name.
+#[must_use]
+pub(super) fn is_member(pod: &Pod, group: &str) -> bool {
+    let of_pod = pod.spec.as_ref().and_then(|spec| spec.scheduling_group.as_ref()?.pod_group_name.as_deref());
+    of_pod == Some(group)
+}
+
 /// The parts of the claim `claim` that the pod's containers have. `requests` are those that our devices answer.
 #[must_use]
 pub(super) fn seen(pod: &Pod, claim: &str, requests: &BTreeSet<String>) -> Vec<Seen> {

@@ -5,6 +5,7 @@ use aliquot_node::{CreateError, NodeError};
 use crate::dra::allocation::AllocationError;
 use crate::dra::names::ClaimUidError;
 use crate::dra::prepared_claims::PreparedClaimsError;
+use crate::pod_resources::ListError;
 
 /// The reason why a claim is not prepared or unprepared.
 #[derive(Debug, thiserror::Error)]
@@ -31,16 +32,28 @@ pub(in crate::dra) enum ClaimError {
         /// The container, and the reason.
         reason: String,
     },
-    /// The claim is reserved for an object that is not a pod, so its pods are not known.
+    /// The claim is reserved for an object that is neither a pod nor a PodGroup, so its pods are not known.
     #[error(
         "the claim has several requests and is reserved for {resource} {name:?}: the requests of a container are known \
-         only for pods; make one claim for each request"
+         only for pods and PodGroups; make one claim for each request"
     )]
     Reserved {
         /// The kind of that object.
         resource: String,
         /// The name of that object.
         name: String,
+    },
+    /// Kubelet does not list its pods.
+    #[error(transparent)]
+    Kubelet(#[from] ListError),
+    /// Kubelet lists no pod of a PodGroup for which the claim is reserved.
+    #[error(
+        "the claim has several requests and is reserved for PodGroup {group:?}, of which kubelet lists no pod on this node: \
+         kubelet tries again"
+    )]
+    NoMember {
+        /// The name of the PodGroup.
+        group: String,
     },
     /// The record of prepared claims cannot be read or written.
     #[error(transparent)]

@@ -89,7 +89,9 @@ impl World {
         let node = Arc::clone(&self.node) as Arc<dyn Node>;
         let client = client(&self.server);
         let events = Events::new(client.clone(), DRIVER, "node-1".into());
-        Arc::new(Claims::new(node, client, events, "node-1".into(), boot_id.into(), self.prepared()).unwrap())
+        let pod_resources = Arc::new(PodResources::new(self.path()));
+        let (name, boot_id) = ("node-1".into(), boot_id.into());
+        Arc::new(Claims::new(node, client, events, name, boot_id, self.prepared(), pod_resources).unwrap())
     }
 
     fn slice(&self) -> Option<Slice> {

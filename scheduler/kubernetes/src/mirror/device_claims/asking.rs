@@ -9,7 +9,7 @@ use k8s_openapi::api::resource::v1::ResourceClaimConsumerReference;
 
 use super::super::Mirror;
 use super::others::AskedOf;
-use super::pod_groups::{self, First};
+use super::pod_groups::First;
 use super::{Claimed, USERS_MAX, containers};
 use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Link, Linked, RequestAsk, Selection, USABLE};
 use crate::placement;
@@ -56,6 +56,12 @@ impl Mirror {
                 return Err(of_claim("it was not made for this pod or its PodGroup"));
             }
             let user = self.user_of_claim(facts, of_pod, claim).map_err(|problem| of_claim(&problem))?;
+            let check_division = |of_ours: &BTreeSet<&str>| match dra::is_group(&user) {
+                true => {
+                    self.check_is_divided_alike(facts, of_pod, claim, of_ours).map_err(|problem| of_claim(&problem))
+                }
+                false => Ok(()),
+            };
             match &claim.allocation {
                 Some(_) if self.is_left_over(claim) => {
                     return Err(of_claim(
@@ -73,6 +79,7 @@ impl Mirror {
                     let of_ours = of_ours.map(|result| result.request.split('/').next().unwrap_or_default());
                     let of_ours: BTreeSet<&str> = of_ours.collect();
                     if !of_ours.is_empty() {
+                        check_division(&of_ours)?;
                         ours.push(containers::Divided::of(&facts.spec, &of_pod.name, &of_ours));
                     }
                 }
@@ -83,8 +90,8 @@ impl Mirror {
                         AskedOf::Others => BTreeSet::new(),
                         _ => self.requests_of_ours(ask, asked_of),
                     };
-                    pod_groups::check_is_one_slice(&user, &of_ours).map_err(|problem| of_claim(&problem))?;
                     if !of_ours.is_empty() {
+                        check_division(&of_ours)?;
                         ours.push(containers::Divided::of(&facts.spec, &of_pod.name, &of_ours));
                     }
                     if let Some(first) = first {

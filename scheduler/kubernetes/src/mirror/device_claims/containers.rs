@@ -32,6 +32,17 @@ impl<'a> Divided<'a> {
         }
         Self { name, requests }
     }
+
+    /// Whether a division of the claim for the containers of one pod is one for those of the other pod, too: a request that
+    /// no container of a pod has is divided from the others.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let is_among = |set: &BTreeSet<&str>, sets: &BTreeMap<&str, BTreeSet<&str>>| {
+            let is_apart = || sets.values().all(|of| of.is_disjoint(set));
+            sets.values().any(|of| of == set) || set.len() == 1 && is_apart()
+        };
+        self.requests.values().all(|set| is_among(set, &other.requests))
+            && other.requests.values().all(|set| is_among(set, &self.requests))
+    }
 }
 
 /// Refuses a pod with a container that its node would refuse. `claims`: those for devices of our driver.

@@ -12,9 +12,10 @@ use k8s_openapi::api::core::v1::PodResourceClaim;
 use k8s_openapi::api::resource::v1::ResourceClaimConsumerReference;
 
 use super::super::{KnownPod, Mirror};
-use super::turns::Users;
+use super::containers::Divided;
+use super::turns::{Turn, Users};
 use super::{Claimed, Name};
-use crate::dra::{ClaimFacts, DRIVER, GroupOwner, group_as_user, is_group, pod_as_user};
+use crate::dra::{ClaimFacts, GroupOwner, group_as_user, is_group, pod_as_user};
 use crate::gang::{GangFacts, SharedClaim};
 use crate::placement::NODE_NAME;
 use crate::pod::{PodClaim, PodFacts};
@@ -85,6 +86,41 @@ impl Mirror {
         }
     }
 
+    /// Refuses a pod whose containers have other requests of a claim of its PodGroup than those of another pod that has the
+    /// claim, or with which it is allocated: the node's manager divides the claim once for all of them. `of_ours`: the
+    /// claim's requests for devices of our driver.
+    ///
+    /// # Errors
+    /// The text names the other pod.
+    pub(super) fn check_is_divided_alike(
+        &self,
+        facts: &PodFacts,
+        of_pod: &PodClaim,
+        claim: &ClaimFacts,
+        of_ours: &BTreeSet<&str>,
+    ) -> Result<(), String> {
+        let users = self.device_claims.users.get(&(claim.namespace.clone(), claim.name.clone()));
+        let Some(users) = users.filter(|_| of_ours.len() > 1) else { return Ok(()) };
+        let other = match claim.allocation {
+            Some(_) => users.a_busy_one(&facts.uid),
+            None => users.first().map(Turn::uid),
+        };
+        let other = other.and_then(|uid| self.pods.get(uid)).map(|pod| &pod.facts).filter(|pod| pod.uid != facts.uid);
+        let Some(other) = other else { return Ok(()) };
+        let named = other.claims.iter().find(|of| of.claim.as_ref() == Some(&claim.name));
+        let Some(named) = named else { return Ok(()) };
+        let own = Divided::of(&facts.spec, &of_pod.name, of_ours);
+        match own.is_like(&Divided::of(&other.spec, &named.name, of_ours)) {
+            true => Ok(()),
+            false => Err(format!(
+                "its containers have other requests of the claim than those of pod {}, and a node divides the claim once \
+                 for all pods of the PodGroup: let containers have the same requests, or single ones that the others do \
+                 not have",
+                other.full_name()
+            )),
+        }
+    }
+
     /// Has a pod of a PodGroup placed near the pods together with which the group's claims are allocated.
     ///
     /// # Errors
@@ -142,25 +178,6 @@ impl Mirror {
 
     pub(super) fn follow(first: &PodFacts, claim: &ClaimFacts) -> Followed {
         Followed { claim: claim.name.clone(), first: first.uid.clone() }
-    }
-}
-
-/// Refuses a claim of a PodGroup that the managers of nodes cannot divide.
-///
-/// # Errors
-/// It has several requests for devices of our driver.
-pub(super) fn check_is_one_slice(
-    user: &ResourceClaimConsumerReference,
-    of_ours: &BTreeSet<&str>,
-) -> Result<(), String> {
-    match is_group(user) && of_ours.len() > 1 {
-        true => Err(format!(
-            "it is reserved for PodGroup {:?}, and has {} requests for devices of {DRIVER}: the node's manager cannot see which \
-             containers have which of them; ask for all in one request",
-            user.name,
-            of_ours.len()
-        )),
-        false => Ok(()),
     }
 }
 

@@ -87,6 +87,12 @@ impl Users {
         self.roles.get(uid).is_some_and(|role| !role.is_busy)
     }
 
+    /// One that is bound or on its way, other than the pod with this UID.
+    pub(super) fn a_busy_one(&self, but: &str) -> Option<&str> {
+        let busy = self.roles.iter().filter(|(uid, role)| role.is_busy && *uid != but);
+        busy.map(|(uid, _)| uid.as_str()).next()
+    }
+
     /// By UID, those whose instances hold the claim's devices.
     pub(super) fn holding(&self) -> impl Iterator<Item = &String> {
         self.holding.iter()

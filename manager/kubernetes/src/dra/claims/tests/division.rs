@@ -1,6 +1,7 @@
 //! Claims whose containers have different requests.
 
 use super::*;
+use crate::device_plugin::test_kubelet::TestKubelet;
 
 /// A claim with a request for a part of each of two devices, of 10, 20, ... percent.
 fn claim_of(requests: &[&str]) -> Value {
@@ -173,18 +174,50 @@ async fn containers_with_some_requests_in_common_are_refused_and_leave_nothing()
     assert_eq!((world.node.list().len(), claims.known().len()), (0, 0));
 }
 
+/// What the claim is reserved for.
+fn reserved_for(api_group: &str, resource: &str) -> Value {
+    json!([{"apiGroup": api_group, "resource": resource, "name": "workers", "uid": "u"}])
+}
+
 #[tokio::test]
 async fn whose_requests_cannot_be_told_is_refused_unless_there_is_only_one() {
     let world = world(&["one", "two"], pod(&[]));
-    let mut group = claim_of(&["one", "two"]);
-    group["status"]["reservedFor"] =
-        json!([{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "workers", "uid": "u"}]);
-    world.server.lock().claim = Some(group.clone());
+    let mut other = claim_of(&["one", "two"]);
+    other["status"]["reservedFor"] = reserved_for("example.com", "jobs");
+    world.server.lock().claim = Some(other.clone());
     let refused = prepare(&world.start("boot-1")).await.unwrap_err().to_string();
-    assert!(refused.contains("is reserved for podgroups \"workers\""), "{refused}");
-    group["status"]["allocation"]["devices"]["results"].as_array_mut().unwrap().truncate(1);
-    world.server.lock().claim = Some(group);
+    assert!(refused.contains("is reserved for jobs \"workers\""), "{refused}");
+    other["status"]["allocation"]["devices"]["results"].as_array_mut().unwrap().truncate(1);
+    world.server.lock().claim = Some(other);
     assert_eq!(prepare(&world.start("boot-1")).await.unwrap().len(), 1);
+}
+
+/// A claim that is reserved for a PodGroup does not name the pods. Kubelet knows those on the node.
+#[tokio::test]
+async fn containers_of_a_group_s_pods_get_their_own_requests() {
+    let mut member = pod(&[("a", &["one"]), ("b", &["two"])]);
+    member["spec"]["schedulingGroup"] = json!({"podGroupName": "workers"});
+    let world = world(&["one", "two"], member.clone());
+    let mut claim = claim_of(&["one", "two"]);
+    claim["status"]["reservedFor"] = reserved_for("scheduling.k8s.io", "podgroups");
+    world.server.lock().claim = Some(claim);
+    let kubelet = TestKubelet::start(world.path());
+    let claims = world.start("boot-1");
+    // The namespace of the pods that this kubelet lists.
+    let named = ClaimName { namespace: "default".into(), ..name() };
+    let prepare = async || claims.prepare(&named, &BTreeSet::from([named.clone()])).await;
+    let refused = prepare().await.unwrap_err().to_string();
+    assert!(refused.contains("PodGroup \"workers\", of which kubelet lists no pod"), "{refused}");
+    kubelet.give("pod", "example.com/any", &["unit".to_owned()]);
+    member["spec"]["schedulingGroup"]["podGroupName"] = "others".into();
+    world.server.lock().pod = Some(member.clone());
+    prepare().await.unwrap_err();
+    assert!(world.node.list().is_empty());
+    member["spec"]["schedulingGroup"]["podGroupName"] = "workers".into();
+    world.server.lock().pod = Some(member);
+    let prepared = prepare().await.unwrap();
+    assert_eq!(given(&world, &prepared, &["one"]), [[of(0, 10)]]);
+    assert_eq!(given(&world, &prepared, &["two"]), [[of(1, 20)]]);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Binding, GangKind, World, Write};
+use super::super::{Binding, GangKind, World, Write, gang_facts};
 
 impl World {
     /// A PodGroup of which so many pods start together, with a claim for so many percent of a GPU.
@@ -278,6 +278,44 @@ fn a_gang_gives_up_with_the_first_pod_of_its_claim() {
 }
 
 #[test]
+fn a_gang_of_which_one_claim_cannot_be_allocated_begins_anew() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    world.group_with_claim("g", 2, 50);
+    let owners = world.claims["g-gpu"]["metadata"]["ownerReferences"].clone();
+    world.claim("g-more", 60, None, json!({}));
+    world.change_claim("g-more", |claim| claim["metadata"]["ownerReferences"] = owners);
+    let group = world.gangs.get_mut(&(GangKind::Native, "g".to_owned())).unwrap();
+    let more = json!({"name": "more", "resourceClaimTemplateName": "u"});
+    group["spec"]["resourceClaims"].as_array_mut().unwrap().push(more.clone());
+    let facts = gang_facts(GangKind::Native, group);
+    world.mirror.gang(GangKind::Native, "default", "g", facts);
+    for name in ["a", "b"] {
+        let made = |of: &str| json!({"name": of, "resourceClaimName": format!("g-{of}")});
+        world.member(
+            name,
+            "g",
+            json!({
+                "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}, more]},
+                "status": {"resourceClaimStatuses": [made("gpu"), made("more")]},
+            }),
+        );
+    }
+    world.wait_for_writes();
+    // Another one has changed the second claim meanwhile.
+    world.change_claim("g-more", |claim| claim["metadata"]["labels"] = json!({"some": "label"}));
+    for write in std::mem::take(&mut world.writes) {
+        world.carry_out(write);
+    }
+    assert!(world.bound().is_empty() && world.users("g-gpu") == world.only("g"), "{:?}", world.log);
+    world.reconcile();
+    assert!(world.log.contains(&"g-gpu given back".to_owned()), "{:?}", world.log);
+    assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
+    assert_eq!((world.users("g-gpu"), world.users("g-more")), (world.only("g"), world.only("g")));
+    assert_eq!(world.part_of("n/gpu-0") + world.part_of("n/gpu-1"), 110);
+}
+
+#[test]
 fn a_pod_outside_the_group_cannot_use_what_was_made_for_it() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
@@ -305,21 +343,41 @@ fn a_claim_that_the_group_does_not_list_is_the_pod_s() {
     assert_eq!(world.users("shared"), json!([{"resource": "pods", "name": "a", "uid": uid}]));
 }
 
+/// A container with these requests of the group's claim.
+fn having(name: &str, requests: &[&str]) -> Value {
+    let claims: Vec<Value> = requests.iter().map(|request| json!({"name": "gpu", "request": request})).collect();
+    json!({"name": name, "resources": {"claims": claims}})
+}
+
 #[test]
-fn a_group_with_several_requests_is_told_what_to_do() {
+fn pods_of_a_group_divide_a_claim_of_several_requests_alike() {
     let mut world = World::new();
     world.node_with_driver("n", 2);
     world.group_with_claim("g", 0, 50);
     world.change_claim("g-gpu", |claim| {
         let requests = &mut claim["spec"]["devices"]["requests"];
-        let mut second = requests[0].clone();
-        second["name"] = "second".into();
-        requests.as_array_mut().unwrap().push(second);
+        for name in ["second", "third"] {
+            let mut further = requests[0].clone();
+            further["name"] = name.into();
+            requests.as_array_mut().unwrap().push(further);
+        }
     });
-    world.member("a", "g", json!({}));
+    let mut member =
+        |name: &str, containers: Value| world.member(name, "g", json!({"spec": {"containers": containers}}));
+    let both = || json!([having("main", &["gpu"]), having("side", &["second"])]);
+    member("a", both());
+    member("b", json!([having("main", &["gpu", "second"])]));
+    member("c", both());
+    member("d", json!([having("main", &["third"])]));
     world.reconcile();
-    let why = world.why_waiting("a");
-    assert!(why.contains("has 2 requests for devices of gpu.aliquot.dev") && why.contains("in one request"), "{why}");
+    assert_eq!(world.names_of_bound(), ["a", "c", "d"], "{:?}", world.log);
+    let why = world.why_waiting("b");
+    assert!(why.contains("have other requests of the claim than those of pod"), "{why}");
+    // The claim is allocated now.
+    world.member("e", "g", json!({"spec": {"containers": [having("main", &["gpu", "third"])]}}));
+    world.member("f", "g", json!({"spec": {"containers": both()}}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "c", "d", "f"], "{:?}", world.log);
 }
 
 /// What happens to one pod of a group is a matter of that pod, and not of the others.
@@ -385,7 +443,7 @@ fn a_pod_that_no_node_may_take_does_not_hold_its_group_back() {
 }
 
 #[test]
-fn a_pod_that_no_node_may_take_does_not_hold_a_shared_claim_back() {
+fn a_hopeless_pod_does_not_hold_a_shared_claim_back() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
     world.claim("shared", 50, None, json!({}));
