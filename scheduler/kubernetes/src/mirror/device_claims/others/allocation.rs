@@ -236,8 +236,9 @@ impl Mirror {
                 left.map(|(name, left)| (name, room.add_stock(left))).collect()
             });
             // A device that somebody has a share of takes nothing more for a further share. For administrative access to a
-            // device without shares the counters are taken once more, as in Kubernetes' own allocator.
-            if claims.others.used(device.pool, device.name).is_none() || !dra::is_shared(known) {
+            // whole device the counters are taken once more, as in Kubernetes' own allocator.
+            let used = claims.others.used(device.pool, device.name);
+            if used.is_none_or(|used| used.is_whole) || !dra::is_shared(known) {
                 let taken = counters_taken_by(known).into_iter();
                 room.takes(number, taken.filter_map(|(name, amount)| Some((*of_pool.get(&name)?, amount))).collect());
             }
@@ -257,8 +258,9 @@ impl Mirror {
             let has_access = ask.is_admin && !self.device_claims.is_shunned(device.pool, device.name);
             let is_free = has_access || device.is_free;
             // A device that has too little left is none of "all" devices, as in Kubernetes.
+            let is_overdrawn = self.device_claims.is_overdrawn(device.pool, device.name);
             let is_enough = share.iter().all(|(stock, amount)| *amount <= room.left_of(*stock));
-            selected += usize::from(is_enough || !is_free);
+            selected += usize::from(!is_overdrawn && (is_enough || !is_free));
             if is_free && found(device) == Some(&Found::Usable) {
                 choice.devices.push(number);
                 choice.shares.extend(device.stocks.is_some().then_some((number, share)));
@@ -388,10 +390,16 @@ impl DeviceClaims {
             return false;
         }
         let device = self.pools.get(key).and_then(|pool| pool.devices.get(name));
-        let has_shares = |used: &Use, device: &Device| {
-            !used.is_whole && dra::is_shared(device) && !dra::is_overdrawn(device, &used.consumed)
-        };
-        self.others.used(key, name).is_none_or(|used| device.is_some_and(|device| has_shares(used, device)))
+        let has_shares = |used: &Use| !used.is_whole && device.is_some_and(dra::is_shared);
+        self.others.used(key, name).is_none_or(has_shares) && !self.is_overdrawn(key, name)
+    }
+
+    /// Whether the shares of a device take more than it has. It can have shrunk.
+    fn is_overdrawn(&self, key: &PoolKey, name: &str) -> bool {
+        let device =
+            self.pools.get(key).and_then(|pool| pool.devices.get(name)).filter(|device| dra::is_shared(device));
+        let used = self.others.used(key, name).filter(|used| !used.is_whole);
+        device.zip(used).is_some_and(|(device, used)| dra::is_overdrawn(device, &used.consumed))
     }
 
     fn must_be_made_ready(&self, key: &PoolKey, name: &str) -> bool {

@@ -363,3 +363,37 @@ fn a_card_that_has_shrunk_below_its_shares_gives_no_more() {
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
 }
+
+#[test]
+fn a_card_that_has_shrunk_below_its_shares_is_none_of_all() {
+    let mut world = with_cards(json!([card("x", 10, json!({})), card("y", 10, json!({}))]));
+    world.give_theirs("x", json!({"shareID": "s", "consumedCapacity": {"bandwidth": "8"}}));
+    world.cards(json!([card("x", 5, json!({})), card("y", 10, json!({}))]));
+    let mut all = of_bandwidth("1");
+    all["allocationMode"] = "All".into();
+    world.pod_with_nic("a", all);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
+    assert_eq!(world.consumed("a"), [("y".to_owned(), json!({"bandwidth": "1"}))]);
+}
+
+#[test]
+fn access_to_a_card_that_is_held_whole_needs_its_counters() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let counters = json!([{"counterSet": "gpu", "counters": {"slots": {"value": "3"}}}]);
+    let place = |slots: &str| {
+        let counters = json!([{"name": "gpu", "counters": {"slots": {"value": slots}}}]);
+        json!({"nodeName": "n", "sharedCounters": counters})
+    };
+    // The card got its shares when a claim had it already.
+    let card = card("x", 10, json!({"consumesCounters": counters}));
+    world.pool_of_nics("n-nics", place("5"), json!([card]));
+    world.give_theirs("x", json!({}));
+    world.pod_with_nic("a", json!({"adminAccess": true}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.bound());
+    world.pool_of_nics("n-nics", place("6"), json!([card]));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
+}
