@@ -5,6 +5,7 @@
 //! requests after it find devices, too.
 
 mod bounds;
+mod certain;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use aliquot_scheduler_core::Comparison;
 
 use super::Linked;
 use bounds::{narrowed, twins, unservable};
+use certain::beside_certain;
 pub(crate) use room::{Amount, Room};
 
 /// Devices that one claim can have, at most. The limit is Kubernetes'.
@@ -153,6 +155,7 @@ fn begin(
     if let Some(request) = unservable(&requests, rules, room) {
         return Err(Failure { request, is_given_up: false });
     }
+    let requests = beside_certain(requests, room).map_err(|request| Failure { request, is_given_up: false })?;
     // What is not accepted with one device may be accepted with another one that is like it. Devices to which the claim has
     // administrative access are like others, and yet cannot replace them.
     let can_have_twins = is_accepted.is_none() && !requests.iter().any(|request| request.is_admin);

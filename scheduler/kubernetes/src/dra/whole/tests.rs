@@ -345,6 +345,28 @@ fn with_shares(capacities: &[u128], amounts: &[u128]) -> (Vec<Request>, Room) {
 }
 
 #[test]
+fn a_request_for_all_devices_is_respected_before_it_is_tried() {
+    let mut capacities = vec![2; 20];
+    capacities.push(4);
+    let (mut requests, room) = with_shares(&capacities, &[1, 1, 2]);
+    let all: Vec<usize> = (0..capacities.len()).collect();
+    for is_admin in [true, false] {
+        requests[2].is_admin = is_admin;
+        requests[2].choices[0].count = all.len();
+        let found = super::search(&requests, &[], &room, 2 + 21);
+        assert_eq!(found, Ok(vec![given(0, &[20]), given(0, &[20]), given(0, &all)]));
+    }
+    // Whole devices.
+    let all = request(0, &[(20, &(0..20).collect::<Vec<usize>>())]);
+    for access in [all.clone(), Request { is_admin: true, ..all }] {
+        let one = request(0, &[(1, &(0..21).collect::<Vec<usize>>())]);
+        assert!(super::search(&[one.clone(), access.clone()], &[], &Room::default(), 1 + 20).is_ok());
+        let failure = super::search(&[one.clone(), one, access], &[], &Room::default(), 2).unwrap_err();
+        assert!(!failure.is_given_up);
+    }
+}
+
+#[test]
 fn shares_of_a_device_go_to_several_requests() {
     let (requests, room) = with_shares(&[5, 5], &[2, 3, 3, 2]);
     let first = [given(0, &[0]), given(0, &[0]), given(0, &[1]), given(0, &[1])];
