@@ -156,21 +156,32 @@ fn begin(
         return Err(Failure { request, is_given_up: false });
     }
     let requests = beside_certain(requests, room).map_err(|request| Failure { request, is_given_up: false })?;
-    // What is not accepted with one device may be accepted with another one that is like it. Devices to which the claim has
-    // administrative access are like others, and yet cannot replace them.
-    let can_have_twins = is_accepted.is_none() && !requests.iter().any(|request| request.is_admin);
-    let twins = if can_have_twins { twins(&requests, rules, room) } else { BTreeMap::new() };
+    // What is not accepted with one device may be accepted with another one that is like it.
+    let twins = if is_accepted.is_none() { twins(&requests, rules, room) } else { BTreeMap::new() };
     let (given, room) = (Vec::new(), room.clone());
-    let mut search =
-        Search { requests: &requests, rules, trials_max, is_accepted, twins, given, room, trials: 0, furthest: 0 };
+    let has_admins = requests.iter().any(|request| request.is_admin);
+    let (trials, furthest) = (0, 0);
+    let mut search = Search {
+        requests: &requests,
+        rules,
+        trials_max,
+        is_accepted,
+        twins,
+        has_admins,
+        given,
+        room,
+        trials,
+        furthest,
+    };
     match search.serve_from(0) {
         true => Ok(search.given),
         false => Err(Failure { request: search.furthest, is_given_up: search.trials > trials_max }),
     }
 }
 
-/// The number of a device's twins, whether it is given already, and what is left of its capacities.
-type Likeness = (usize, bool, Vec<u128>);
+/// The number of a device's twins, whether it is given already, the claims that have it already and whether each has access
+/// only, and what is left of its capacities. Without administrative access it makes no difference which claims have it.
+type Likeness = (usize, bool, Vec<(usize, bool)>, Vec<u128>);
 
 struct Search<'a> {
     requests: &'a [Request],
@@ -179,6 +190,8 @@ struct Search<'a> {
     is_accepted: Option<&'a Acceptance<'a>>,
     /// By device. Those without a number have no twin.
     twins: BTreeMap<usize, usize>,
+    /// Some requests ask for administrative access.
+    has_admins: bool,
     /// What the requests up to the current one get, if the later ones find devices, too.
     given: Vec<Given>,
     /// What is left beside that.
@@ -248,7 +261,10 @@ impl Search<'_> {
     fn likeness(&self, device: usize, share: &[Amount]) -> Option<Likeness> {
         let twin = *self.twins.get(&device)?;
         let left = share.iter().map(|(stock, _)| self.room.left_of(*stock)).collect();
-        Some((twin, self.room.is_given(device), left))
+        let having = self.requests.iter().zip(&self.given).filter(|(_, given)| given.devices.contains(&device));
+        let holders = having.map(|(request, _)| (request.claim, request.is_admin));
+        let holders = if self.has_admins { holders.collect() } else { Vec::new() };
+        Some((twin, self.room.is_given(device), holders, left))
     }
 
     fn is_admin(&self, place: usize) -> bool {

@@ -436,4 +436,8 @@ fn devices_that_are_alike_are_not_all_tried() {
     };
     assert!(search(16).is_ok());
     assert_eq!(search(17), Err(Failure { request: 1, is_given_up: false }));
+    // So are those of which a claim has access to some.
+    let access = |device: usize| Request { is_admin: true, ..request(0, &[(1, &[device])]) };
+    let requests = [access(0), access(1), request(1, &[(15, &small)]), request(2, &[(1, &[40])])];
+    assert_eq!(super::search(&requests, &[], &room, TRIALS_MAX), Err(Failure { request: 3, is_given_up: false }));
 }
