@@ -162,6 +162,15 @@ fn the_manager_writes_what_outlives_its_pod_and_the_relay_sockets_only() {
     assert_eq!(written_by(relay()), sockets.map(String::from).into());
 }
 
+/// CRI-O mounts a directory that contains its own storage with mount propagation, and starts no container that asks to
+/// have such a mount read-only recursively (`IfPossible` too). The node's root contains every storage.
+#[test]
+fn cri_o_can_mount_the_node_s_root_into_the_manager() {
+    let host = manager().volume_mounts.unwrap().into_iter().find(|mount| mount.name == "host").unwrap();
+    assert_eq!(host.read_only, Some(true));
+    assert!(host.recursive_read_only.is_none_or(|how| how == "Disabled"));
+}
+
 #[test]
 fn the_relay_has_no_privilege() {
     let context = security(&relay());
