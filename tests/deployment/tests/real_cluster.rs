@@ -20,6 +20,7 @@
 //! is removed; `kubectl delete -k deploy/kubernetes/scheduler` removes one that a failed test has left.
 
 use std::sync::Mutex;
+use std::thread;
 use std::time::Duration;
 
 use aliquot_harness::{EXACT_MEMORY, HostProgram, Image, PARTITIONABLE_GPU, SimulatedGpu, wait};
@@ -90,6 +91,9 @@ const UNITS: Deployment = Deployment { mode: Mode::Units, settings: "", machine:
 const INSTANCES: Deployment =
     Deployment { mode: Mode::Claims, settings: "mig = \"dynamic\"\n", machine: PARTITIONABLE_GPU };
 
+/// A part of a test, which prints what was right.
+type Step<'a> = fn(&Tests<'a>);
+
 struct Tests<'a> {
     cluster: &'a Cluster,
     mode: Mode,
@@ -109,22 +113,27 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_claims() {
             tests.claims_get_whole_devices(None);
             return;
         }
-        tests.a_pod_of_a_template_has_its_part();
-        tests.two_pods_share_a_claim();
-        tests.a_container_has_several_devices();
-        tests.the_first_that_fits_is_taken();
-        tests.bad_claims_are_refused_with_their_reasons();
-        tests.a_manager_changes_only_its_own_node_s_resource_slices();
-        tests.nothing_is_broken_in_a_manager_s_pod();
-        tests.what_pods_use_is_told_with_their_names();
-        tests.a_pod_without_any_rights_has_its_part_within_a_quota();
-        tests.a_container_that_is_restarted_is_in_its_slice_again();
+        tests.at_once(&[
+            Tests::a_pod_of_a_template_has_its_part,
+            Tests::two_pods_share_a_claim,
+            Tests::a_container_has_several_devices,
+            Tests::the_first_that_fits_is_taken,
+            Tests::a_manager_changes_only_its_own_node_s_resource_slices,
+        ]);
+        tests.at_once(&[
+            Tests::bad_claims_are_refused_with_their_reasons,
+            Tests::nothing_is_broken_in_a_manager_s_pod,
+            Tests::what_pods_use_is_told_with_their_names,
+            Tests::a_pod_without_any_rights_has_its_part_within_a_quota,
+            Tests::a_container_that_is_restarted_is_in_its_slice_again,
+        ]);
+        let upgrade = tests.manager.begin_to_import_an_upgrade();
         tests.devices_that_go_bad_are_given_to_nobody_until_they_are_well();
         tests.pods_that_start_at_once_have_each_its_own(50);
         tests.pods_wait_for_a_manager_that_is_away();
         tests.no_pod_fails_while_managers_are_killed_and_replaced();
         tests.restarts_in_any_order_disturb_nobody();
-        tests.an_upgrade_disturbs_nobody();
+        tests.an_upgrade_disturbs_nobody(upgrade);
     });
 }
 
@@ -132,18 +141,20 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_claims() {
 #[ignore = "needs a real cluster in KUBECONFIG"]
 fn pods_of_a_real_cluster_run_in_the_slices_of_their_units() {
     on_the_cluster(UNITS, |tests| {
-        tests.a_pod_with_units_has_its_part();
-        tests.bad_units_are_refused_with_their_reasons();
+        tests.at_once(&[Tests::a_pod_with_units_has_its_part, Tests::bad_units_are_refused_with_their_reasons]);
         tests.containers_of_a_pod_have_each_its_own_slice();
-        tests.nothing_is_broken_in_a_manager_s_pod();
-        tests.what_pods_use_is_told_with_their_names();
-        tests.a_pod_without_any_rights_has_its_part_within_a_quota();
-        tests.a_container_that_is_restarted_is_in_its_slice_again();
+        tests.at_once(&[
+            Tests::nothing_is_broken_in_a_manager_s_pod,
+            Tests::what_pods_use_is_told_with_their_names,
+            Tests::a_pod_without_any_rights_has_its_part_within_a_quota,
+            Tests::a_container_that_is_restarted_is_in_its_slice_again,
+        ]);
+        let upgrade = tests.manager.begin_to_import_an_upgrade();
         tests.devices_that_go_bad_are_given_to_nobody_until_they_are_well();
         tests.pods_that_start_at_once_have_each_its_own(30);
         tests.no_pod_fails_while_managers_are_killed_and_replaced();
         tests.restarts_in_any_order_disturb_nobody();
-        tests.an_upgrade_disturbs_nobody();
+        tests.an_upgrade_disturbs_nobody(upgrade);
     });
 }
 
@@ -201,6 +212,13 @@ fn figures_of_a_real_cluster() {
     });
 }
 
+impl<'a> Tests<'a> {
+    /// Does these steps at the same time: most of each is waiting, and their pods have room beside each other.
+    fn at_once(&self, steps: &[Step<'a>]) {
+        thread::scope(|scope| steps.iter().for_each(|step| _ = scope.spawn(|| step(self))));
+    }
+}
+
 /// Deploys the managers, does `steps`, and makes sure that nothing of these is left.
 fn on_the_cluster(deployment: Deployment, steps: impl FnOnce(&Tests<'_>)) {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -212,9 +230,11 @@ fn on_the_cluster(deployment: Deployment, steps: impl FnOnce(&Tests<'_>)) {
     let simulated = std::env::var("ALIQUOT_TEST_GPU").is_ok_and(|gpu| gpu == "simulated");
     let programs = ["devices", "exact", "hold"].map(|name| HostProgram::linked(&gpu, name));
     let image = Image::with(&programs.each_ref());
-    cluster.import(&image);
     let gpu = simulated.then_some(&gpu);
-    let manager = Manager::deploy(&cluster, &deployment, gpu);
+    let manager = thread::scope(|scope| {
+        scope.spawn(|| cluster.import(&image));
+        Manager::deploy(&cluster, &deployment, gpu)
+    });
     let devices = manager.devices();
     println!("published: {devices} devices");
     let namespace = cluster.namespace("aliquot-test");

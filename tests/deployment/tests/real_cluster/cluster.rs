@@ -19,6 +19,7 @@ const LONGEST: Duration = PATIENCE.saturating_add(Duration::from_secs(20));
 const ENDED: i32 = 124;
 
 /// The cluster that `KUBECONFIG` names.
+#[derive(Clone, Copy)]
 pub(crate) struct Cluster;
 
 /// A namespace of a test's own. Dropping this deletes it, unless the test fails.
@@ -280,6 +281,9 @@ impl Drop for Namespace<'_> {
     fn drop(&mut self) {
         // After a failure the namespace is kept, so that a developer can look at it.
         if !std::thread::panicking() {
+            // Kubernetes looks again only after many seconds if it finds something that has not ended yet.
+            let _ =
+                self.cluster.try_kubectl(&["delete", "pods,resourceclaims", "--all", "--namespace", &self.name], "");
             let _ = self.cluster.try_kubectl(&["delete", "namespace", &self.name], "");
         }
     }

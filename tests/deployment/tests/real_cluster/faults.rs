@@ -49,8 +49,8 @@ impl Tests<'_> {
         println!("ok: a device was lost: who ran there ran on, another pod waited until it was back: {reason}");
         self.wait_for_health(gpu, other, true);
         println!("ok: a device with a critical error was not given out, and recovered");
+        names.iter().for_each(|name| self.begin_to_remove(name));
         before.end(self);
-        names.iter().for_each(|name| self.remove(name));
         wait::until_true("their slices are gone", || self.manager.slices().is_empty());
     }
 

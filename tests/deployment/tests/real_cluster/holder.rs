@@ -1,5 +1,7 @@
 //! Pods that hold memory while something happens around them, or wait.
 
+use std::cell::Cell;
+
 use aliquot_harness::{MIB, wait};
 use serde_json::{Value, json};
 
@@ -16,6 +18,8 @@ pub(crate) struct Holder {
     pub(crate) slice: String,
     /// The identity of its container when it began to run, to tell later whether it is still the same.
     container: Value,
+    /// How many pods have joined its claim.
+    joined: Cell<usize>,
 }
 
 impl Holder {
@@ -28,7 +32,7 @@ impl Holder {
     pub(crate) fn of(tests: &Tests<'_>, name: &'static str) -> Holder {
         tests.namespace.wait_for_output(name, "held");
         let slice = tests.slice_of(name)["name"].as_str().unwrap().to_owned();
-        Holder { name, slice, container: container(&tests.namespace.get("pod", name)) }
+        Holder { name, slice, container: container(&tests.namespace.get("pod", name)), joined: Cell::new(0) }
     }
 
     /// With claims, starts a pod that joins its claim. [`Holder::is_undisturbed`] checks what this pod saw. Meanwhile the
@@ -36,6 +40,7 @@ impl Holder {
     pub(crate) fn begin_to_join(&self, tests: &Tests<'_>) {
         if tests.mode == Mode::Claims {
             let claim = json!({"resourceClaimName": self.name});
+            self.joined.set(self.joined.get() + 1);
             tests.namespace.apply(&[pod(&self.joining(), tests.image, &prints_devices(), &claim)]);
         }
     }
@@ -47,13 +52,13 @@ impl Holder {
         if tests.mode == Mode::Claims {
             let said = tests.namespace.output(&self.joining());
             assert!(said.starts_with(&format!("device 0: total {}, free {},", 64 * MIB, 48 * MIB)), "{said}");
-            tests.namespace.delete("pod", &self.joining());
+            tests.namespace.begin_to_delete("pod", &self.joining());
         }
     }
 
-    /// The name of the pod that joins its claim.
+    /// The name of the pod that joins its claim. Each pod has a name of its own, because the last one may still end.
     fn joining(&self) -> String {
-        format!("joins-{}", self.name)
+        format!("joins-{}-{}", self.name, self.joined.get())
     }
 
     /// Checks that its container is the same, and that its use is known.
@@ -72,8 +77,15 @@ impl Holder {
     }
 
     pub(crate) fn end(self, tests: &Tests<'_>) {
-        tests.remove(self.name);
-        wait::until_true("its slice is gone", || tests.manager.slice(&self.slice).is_none());
+        end_all(tests, [self]);
+    }
+}
+
+/// Removes these pods at the same time. Their slices go when kubelet says that the pods have ended.
+pub(crate) fn end_all<const COUNT: usize>(tests: &Tests<'_>, holders: [Holder; COUNT]) {
+    holders.iter().for_each(|holder| tests.begin_to_remove(holder.name));
+    for holder in &holders {
+        wait::until_true("its slice is gone", || tests.manager.slice(&holder.slice).is_none());
     }
 }
 

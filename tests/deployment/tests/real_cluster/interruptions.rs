@@ -5,8 +5,8 @@ use std::process::Command;
 use aliquot_harness::{MIB, run, wait};
 
 use super::Tests;
-use super::holder::Holder;
-use super::manager::Mode;
+use super::holder::{self, Holder};
+use super::manager::{ImageUnderWay, Mode};
 use super::objects::prints_devices;
 
 /// The order of restarts, in which each part follows each other part. A pod starts after each restart, so only the last
@@ -67,16 +67,15 @@ impl Tests<'_> {
         self.begin_to_remove(name);
     }
 
-    pub(crate) fn an_upgrade_disturbs_nobody(&self) {
+    pub(crate) fn an_upgrade_disturbs_nobody(&self, image: ImageUnderWay) {
         let old = Holder::start(self, "old");
-        self.manager.upgrade();
+        self.manager.upgrade(image);
         old.begin_to_join(self);
         let new = Holder::start(self, "new");
         old.is_undisturbed(self);
         let shim = |holder: &Holder| self.manager.slice(&holder.slice).unwrap()["shim_path"].clone();
         assert_ne!(shim(&old), shim(&new));
         println!("ok: an upgrade disturbed nobody; pods of before have {}, new ones {}", shim(&old), shim(&new));
-        old.end(self);
-        new.end(self);
+        holder::end_all(self, [old, new]);
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread::{self, JoinHandle};
 
 use aliquot_deployment::directory;
 use aliquot_harness::{SimulatedGpu, artifacts, run, tool, wait};
@@ -52,6 +53,9 @@ pub(crate) struct Manager<'a> {
     /// The name of the image that the manager's and the scheduler's pods run.
     image: String,
 }
+
+/// An image of the managers that is made and brought to the nodes meanwhile. To pack it takes long.
+pub(crate) struct ImageUnderWay(JoinHandle<String>);
 
 impl Manager<'_> {
     /// Deploys the managers, and waits until they serve. With `gpu`, a simulated GPU takes the place of NVIDIA's
@@ -160,9 +164,15 @@ impl Manager<'_> {
         }
     }
 
-    /// Replaces the managers by those of another version, which bring another shim.
-    pub(crate) fn upgrade(&self) {
-        let image = import_image(self.cluster, artifacts::manager_with_another_shim());
+    /// Begins to bring the image of another version, which brings another shim, to the nodes.
+    pub(crate) fn begin_to_import_an_upgrade(&self) -> ImageUnderWay {
+        let cluster = *self.cluster;
+        ImageUnderWay(thread::spawn(move || import_image(&cluster, artifacts::manager_with_another_shim())))
+    }
+
+    /// Replaces the managers by those of this image.
+    pub(crate) fn upgrade(&self, image: ImageUnderWay) {
+        let image = image.0.join().expect("the image is made and imported");
         let of_all = format!("*={image}");
         self.cluster.kubectl(&["set", "image", DAEMON_SET, &of_all, "--namespace", NAMESPACE], "");
         self.wait();
@@ -295,12 +305,14 @@ fn whole_cores_of(node: &Value) -> usize {
 /// Brings the image, made of this manager and of the programs that tests use, to the nodes. Returns its name.
 fn import_image(cluster: &Cluster, manager: &Path) -> String {
     let dir = tempfile::tempdir().unwrap();
-    for program in [manager, artifacts::cli(), artifacts::scheduler(), artifacts::kubectl_plugin()] {
-        // Debugging information is half of a program, and packing it takes long.
-        let mut strip = Command::new(tool("strip", "binutils"));
-        strip.arg("-o").arg(dir.path().join(program.file_name().unwrap())).arg(program);
-        let _ = run(&mut strip).success();
-    }
+    thread::scope(|scope| {
+        for program in [manager, artifacts::cli(), artifacts::scheduler(), artifacts::kubectl_plugin()] {
+            // Debugging information is half of a program, and packing it takes long.
+            let mut strip = Command::new(tool("strip", "binutils"));
+            strip.arg("-o").arg(dir.path().join(program.file_name().unwrap())).arg(program);
+            scope.spawn(move || run(&mut strip).success());
+        }
+    });
     let archive = dir.path().join("image.tar");
     // Other contents need another name: a cluster does not import an image that it has by name.
     let version = manager.parent().and_then(Path::file_name).unwrap().to_string_lossy();

@@ -19,9 +19,6 @@ const BURST: usize = 10;
 /// new manager.
 const MOST_UNFINISHED: usize = 40;
 
-/// The label of all pods that arrive.
-const LABEL: &str = "aliquot-test-arrival";
-
 /// Pods that arrive one after the other. With units, a pod is bound to its node already: if the units are gone when
 /// kubelet admits the pod, it fails for good.
 struct Arrivals<'t, 'a> {
@@ -84,7 +81,7 @@ impl Arrivals<'_, '_> {
     fn objects(&self, number: usize) -> Vec<Value> {
         let limit_bytes = self.tests.limit_mib(memory_mib(number)) * MIB;
         let mut objects = self.tests.asks(&name(number), &takes_exactly(limit_bytes), 1, memory_mib(number));
-        label(&mut objects, LABEL);
+        label(&mut objects, &self.label());
         if self.tests.mode == Mode::Units {
             let pod = objects.last_mut().expect("the pod comes last");
             pod["spec"]["nodeName"] = self.nodes[number % self.nodes.len()].clone();
@@ -92,29 +89,35 @@ impl Arrivals<'_, '_> {
         objects
     }
 
-    /// Waits until all pods that have arrived have succeeded with their requested parts, and removes them.
+    /// The label of the pods that have arrived since the last ones were removed. Those may still end.
+    fn label(&self) -> String {
+        format!("aliquot-test-arrival-{}", self.past)
+    }
+
+    /// Waits until all pods that have arrived have succeeded with their requested parts, and begins to remove them.
     fn have_run(&mut self) {
+        let label = self.label();
         let numbers = self.past..self.count;
         let namespace = self.tests.namespace;
         wait::until_true("all pods that arrived have run", || {
             let pods = namespace.list("pods");
-            let of_arrivals = pods.iter().filter(|pod| pod["metadata"]["labels"][LABEL] == "true");
+            let of_arrivals = pods.iter().filter(|pod| pod["metadata"]["labels"][&label] == "true");
             let phases: Vec<&Value> = of_arrivals
                 .inspect(|pod| assert_ne!(pod["status"]["phase"], "Failed", "{pod:#}"))
                 .map(|pod| &pod["status"]["phase"])
                 .collect();
             phases.len() == numbers.len() && phases.iter().all(|phase| *phase == "Succeeded")
         });
-        let said = namespace.logs_of(LABEL, numbers.len());
+        let said = namespace.logs_of(&label, numbers.len());
         for number in numbers {
             let bytes = self.tests.limit_mib(memory_mib(number)) * MIB;
             let begins = format!("[pod/{}/main] ", name(number));
             let of_pod: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix(&begins)).take(2).collect();
             assert_eq!(of_pod, [format!("free: {bytes}"), "one byte more than all: 2".into()], "{said}");
         }
-        namespace.delete_all("pod");
+        namespace.begin_to_delete_all("pod");
         if self.tests.mode == Mode::Claims {
-            namespace.delete_all("resourceclaim");
+            namespace.begin_to_delete_all("resourceclaim");
         }
         self.past = self.count;
     }

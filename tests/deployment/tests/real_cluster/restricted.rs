@@ -37,14 +37,16 @@ impl Tests<'_> {
         assert!(error.contains("violates PodSecurity"), "{error}");
         namespace.apply(&asks("restricted"));
         namespace.wait_for_output("restricted", "held");
-        wait::until_true("the manager knows the process", || {
-            self.slice_of("restricted")["parts"][0]["memory_used_bytes"] == HELD_BYTES
+        let slice = wait::until("the manager knows the process", || {
+            let slice = self.slice_of("restricted");
+            (slice["parts"][0]["memory_used_bytes"] == HELD_BYTES).then_some(slice)
         });
         let error = namespace.try_apply(&asks("one-more")).unwrap_err();
         assert!(error.contains("exceeded quota: gpus"), "{error}");
         println!("ok: a pod of the standard restricted had its part, and another one exceeded the quota");
         drop(namespace);
-        wait::until_true("its slice is gone", || self.manager.slices().is_empty());
+        let slice = slice["name"].as_str().expect("a slice has a name");
+        wait::until_true("its slice is gone", || self.manager.slice(slice).is_none());
     }
 }
 
