@@ -19,10 +19,10 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use aliquot_node::Consumer;
+use aliquot_node::{Consumer, Shortcoming};
 use tracing::{error, info};
 
 use crate::attach::Attach;
@@ -79,6 +79,8 @@ pub(crate) struct Manager {
     heartbeat: Periodic,
     sampler: Periodic,
     started: SystemTime,
+    /// What the cluster lacks, of which the node is a part.
+    shortcoming: Mutex<Option<Shortcoming>>,
 }
 
 /// Why a step cannot be done.
@@ -181,6 +183,17 @@ impl Manager {
     #[must_use]
     pub(crate) fn started(&self) -> SystemTime {
         self.started
+    }
+
+    /// What the cluster lacks, as its adapter has found.
+    #[must_use]
+    pub(crate) fn shortcoming(&self) -> Option<Shortcoming> {
+        self.shortcoming.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records what the cluster lacks.
+    pub(crate) fn set_shortcoming(&self, shortcoming: Shortcoming) {
+        *self.shortcoming.lock().unwrap_or_else(PoisonError::into_inner) = Some(shortcoming);
     }
 
     /// The thread that watches the devices.

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aliquot_node::{
-    Consumer, CreateError, Device, Devices, Node, NodeError, NodeUsage, Part, Partition, Slice, SliceRequest,
+    Consumer, CreateError, Device, Devices, Node, NodeError, NodeUsage, Part, Partition, Shortcoming, Slice,
+    SliceRequest,
 };
 use tokio::sync::watch;
 
@@ -152,6 +153,10 @@ impl Node for ManagedNode {
         if let Some(live) = self.manager.live().get(name) {
             live.set_consumers(consumers.clone());
         }
+    }
+
+    fn set_shortcoming(&self, shortcoming: Shortcoming) {
+        self.manager.set_shortcoming(shortcoming);
     }
 }
 

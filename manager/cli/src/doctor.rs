@@ -34,6 +34,7 @@ pub(crate) fn doctor(socket: Option<&Path>, args: &DoctorArgs) -> Result<ExitCod
     findings.extend(kernel::findings());
     findings.extend(permissions::findings(&manager));
     findings.extend(manager.findings());
+    findings.extend(manager.cluster());
     findings.extend(containers::findings(&manager, in_pod));
     match args.json {
         true => output::print_json(&json!({

@@ -19,6 +19,7 @@ mod device;
 mod error;
 mod mig;
 mod policy;
+mod shortcoming;
 mod slice;
 mod usage;
 
@@ -27,6 +28,7 @@ pub use device::{Device, Devices, Enforcement};
 pub use error::{CreateError, NodeError};
 pub use mig::{MigInstance, MigProfile, Partition, Partitioning, Placement};
 pub use policy::{AuditPolicy, QosClass, UnknownQosClass};
+pub use shortcoming::Shortcoming;
 pub use slice::{Part, Slice, SliceRequest};
 pub use usage::{
     MemoryUsage, NodeUsage, PartHistory, PartUsage, ProcessUsage, SliceHistory, SliceUsage, UsagePoint, WaitHistogram,
@@ -95,6 +97,9 @@ pub trait Node: Send + Sync + 'static {
     /// Records which containers run in a slice, for people and metrics to read. The record is lost when the manager
     /// ends. A missing slice is no error.
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>);
+
+    /// Records what the cluster lacks, for people to read. The record is lost when the manager ends.
+    fn set_shortcoming(&self, shortcoming: Shortcoming);
 }
 
 /// Calls `node` on a thread where waiting delays no asynchronous task.

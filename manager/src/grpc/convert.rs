@@ -87,6 +87,7 @@ pub(super) fn node(manager: &Manager) -> proto::Node {
         problem: manager.devices().known().problem.unwrap_or_default(),
         runtime_dir: manager.runtime_dir().to_string_lossy().into_owned(),
         cdi_dir: manager.cdi_dir().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
+        shortcoming: manager.shortcoming().map(|of| proto::Shortcoming { problem: of.problem, remedy: of.remedy }),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use aliquot_abi::region::ATTACH_SOCKET;
@@ -218,6 +218,7 @@ impl Manager {
             live,
             events,
             started: SystemTime::now(),
+            shortcoming: Mutex::default(),
         };
         manager.recover(found)?;
         Ok(manager)

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use aliquot_manager::paths::Paths;
-use aliquot_proto::node::v1::{AuditPolicy, GetNodeRequest, ListFindingsRequest, ListFindingsResponse, Node};
+use aliquot_proto::node::v1::{
+    AuditPolicy, GetNodeRequest, ListFindingsRequest, ListFindingsResponse, Node, Shortcoming,
+};
 
 use super::finding::Finding;
 use crate::client::{self, Absent};
@@ -58,6 +60,12 @@ impl Manager {
             State::Answers(node, _) => Some(node),
             State::Silent(_) | State::NotRunning => None,
         }
+    }
+
+    /// The finding about what the cluster lacks, as far as the manager knows of it.
+    pub(super) fn cluster(&self) -> Option<Finding> {
+        let Shortcoming { problem, remedy } = self.node()?.shortcoming.as_ref()?;
+        Some(Finding::warn("Kubernetes", problem, remedy))
     }
 
     /// Findings about the manager.

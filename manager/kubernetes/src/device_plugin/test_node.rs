@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use aliquot_dialects::{Container, Pod};
 use aliquot_node::{
     Consumer, CreateError, Device, Devices, Enforcement, MigInstance, MigProfile, Node, NodeError, NodeUsage, Part,
-    Partition, Partitioning, Placement, Slice, SliceRequest,
+    Partition, Partitioning, Placement, Shortcoming, Slice, SliceRequest,
 };
 use tokio::sync::watch;
 
@@ -282,4 +282,6 @@ impl Node for TestNode {
             slice.consumers.clone_from(consumers);
         }
     }
+
+    fn set_shortcoming(&self, _: Shortcoming) {}
 }

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_node::Shortcoming;
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -156,10 +157,9 @@ impl Publisher {
                 info!("the API server knows no partitionable devices: MIG instances are not made for claims");
             }
             if supported.shares && !self.support.shares {
-                warn!(
-                    "the API server knows no consumable capacity: each claim gets a whole device, whatever it asks for; \
-                     for parts turn on the feature gate DRAConsumableCapacity of Kubernetes, or use the device plugin"
-                );
+                let shortcoming = whole_devices_only();
+                warn!(remedy = shortcoming.remedy, "{}", shortcoming.problem);
+                self.claims.node().set_shortcoming(shortcoming);
             }
             if self.support == supported {
                 return Ok(());
@@ -256,6 +256,18 @@ impl Publisher {
             controller: Some(true),
             block_owner_deletion: None,
         })
+    }
+}
+
+/// What follows if the API server knows no consumable capacity.
+fn whole_devices_only() -> Shortcoming {
+    Shortcoming {
+        problem: "the API server knows no consumable capacity: each claim gets a whole device, whatever it asks for"
+            .into(),
+        remedy:
+            "for parts turn on the feature gate DRAConsumableCapacity of Kubernetes, and restart the managers; or use \
+                 the device plugin"
+                .into(),
     }
 }
 

@@ -162,6 +162,7 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
         note_binding(shared, method, &before, &after, &client);
         return Ok(Answer::Json(200, after));
     }
+    let read = |body: &[u8]| Ok::<Value, Failure>(shared.read(target.resource, parse(body)?));
     match (parts.method.as_str(), &address.name) {
         ("GET", Some(_)) => Ok(Answer::Json(200, operations::get(objects, target)?)),
         ("GET", None) => list(shared, &address, &query),
@@ -170,7 +171,7 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
         }
         ("POST", None) => {
             json_only(&content_type)?;
-            let (object, warnings) = admission::admit(shared, target, Operation::Create, parse(&body)?).await?;
+            let (object, warnings) = admission::admit(shared, target, Operation::Create, read(&body)?).await?;
             Ok(Answer::Warned(201, operations::create(objects, target, object)?, warnings))
         }
         ("PUT", Some(_)) => {
@@ -178,7 +179,7 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
             let (object, warnings) = match address.status {
                 // Rules that name a resource do not include its status.
                 true => (parse(&body)?, Vec::new()),
-                false => admission::admit(shared, target, Operation::Update, parse(&body)?).await?,
+                false => admission::admit(shared, target, Operation::Update, read(&body)?).await?,
             };
             Ok(Answer::Warned(200, operations::update(objects, target, &object)?, warnings))
         }

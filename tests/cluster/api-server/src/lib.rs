@@ -3,6 +3,7 @@
 
 mod admission;
 mod fault;
+mod features;
 mod fields;
 mod forward;
 mod http;
@@ -71,6 +72,8 @@ struct Shared {
     faults: fault::Faults,
     /// Group and plural of the resources that are not served.
     absent: Mutex<BTreeSet<(&'static str, &'static str)>>,
+    /// Whether claims can have whole devices only.
+    whole_devices: AtomicBool,
     forwards: forward::Forwards,
     services: forward::Forwards,
     tokens: tokens::Tokens,
@@ -106,6 +109,7 @@ impl ApiServer {
             out: AtomicBool::new(false),
             faults: fault::Faults::default(),
             absent: Mutex::default(),
+            whole_devices: AtomicBool::new(false),
             forwards: forward::Forwards::default(),
             services: forward::Forwards::default(),
             tokens: tokens::Tokens::default(),
@@ -154,6 +158,12 @@ impl ApiServer {
         self.end_watches();
     }
 
+    /// From now on the feature gate `DRAConsumableCapacity` is off, as by default before Kubernetes 1.36, or on: what it
+    /// adds to resource slices is dropped when they are written over HTTP.
+    pub fn set_whole_devices(&self, whole: bool) {
+        self.shared.whole_devices.store(whole, Ordering::SeqCst);
+    }
+
     /// From now on this port of a pod leads to the address `to`. A port of a pod that does not exist cannot be
     /// forwarded.
     pub fn forward(&self, namespace: &str, pod: &str, port: u16, to: SocketAddr) {
@@ -192,6 +202,14 @@ impl Shared {
     fn serves(&self, resource: &Resource) -> bool {
         let absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
         !absent.contains(&(resource.group, resource.plural))
+    }
+
+    /// The object that a client has written, as this server understands it.
+    fn read(&self, resource: &Resource, written: Value) -> Value {
+        match self.whole_devices.load(Ordering::SeqCst) {
+            true => features::without_consumable_capacity(resource, written),
+            false => written,
+        }
     }
 }
 

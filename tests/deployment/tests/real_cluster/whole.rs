@@ -12,7 +12,8 @@ impl Tests<'_> {
         self.cluster.has_feature("DRAConsumableCapacity")
     }
 
-    /// Each claim has a device of its own, whatever it asks for, and one more waits. The manager says why.
+    /// Each claim has a device of its own, whatever it asks for, and one more waits. The manager and `aliquot doctor` say
+    /// why.
     pub(crate) fn claims_get_whole_devices(&self, scheduler: Option<&str>) {
         let names: Vec<String> = (0..=self.devices).map(|number| format!("whole-{number}")).collect();
         for name in &names {
@@ -32,6 +33,8 @@ impl Tests<'_> {
         };
         let logs = self.manager.logs();
         assert!(logs.contains("DRAConsumableCapacity"), "{logs}");
+        let doctor = self.manager.doctor();
+        assert!(doctor.contains("DRAConsumableCapacity"), "{doctor}");
         let first = names.iter().find(|name| *name != waiting).expect("a pod that runs");
         self.remove(first);
         self.namespace.wait_for_output(waiting, "held");
