@@ -4,32 +4,39 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use crate::decisions::unit::Rank;
-use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
+use crate::state::group::Group;
 use crate::state::queue::{Single, Turn};
 use crate::state::resources::Charge;
 use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// The least charge of a unit of each class, wherever it is placed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ClassCharges {
-    by_class: BTreeMap<ClassId, Charge>,
+/// The claims of a demanded unit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Demanded<'a> {
+    /// The claim of a group that was not declared. It is not looked up before it is asked for.
+    Single(GroupId),
+    Claims(&'a [ClaimId]),
 }
 
-impl ClassCharges {
-    fn of(&mut self, cluster: &Cluster, class: ClassId) -> &Charge {
-        let of = || cluster.class(class).map(|class| cluster.resources().least_charge(class.request()));
-        self.by_class.entry(class).or_insert_with(|| of().unwrap_or_default())
+impl Demanded<'_> {
+    /// The number of the claim among them that was added last, in the order in which claims were added.
+    pub(crate) fn latest(self, cluster: &Cluster) -> u64 {
+        let (single, claims) = match self {
+            Self::Single(group) => (cluster.group(group), [].as_slice()),
+            Self::Claims(claims) => (None, claims),
+        };
+        let members = single.into_iter().flat_map(Group::members).chain(claims.iter().copied());
+        members.map(ClaimId::number).max().unwrap_or(0)
     }
+}
 
-    fn of_claims(&mut self, cluster: &Cluster, claims: &[ClaimId]) -> Charge {
-        let mut sum = Charge::default();
-        let classes = claims.iter().filter_map(|claim| cluster.class_of(*claim));
-        classes.for_each(|class| sum.add(self.of(cluster, class)));
-        sum
-    }
+fn least_charge(cluster: &Cluster, claims: &[ClaimId]) -> Charge {
+    let mut sum = Charge::default();
+    let classes = claims.iter().filter_map(|claim| cluster.class(cluster.class_of(*claim)?));
+    classes.for_each(|class| sum.add(class.least_charge()));
+    sum
 }
 
 /// Members beyond their groups' cores, kept until all cores of their priority have come.
@@ -45,9 +52,8 @@ struct Later {
 /// left out: they want nothing yet.
 pub(crate) fn each_demanded<B>(
     cluster: &Cluster,
-    charges: &mut ClassCharges,
     queue: QueueId,
-    mut visit: impl FnMut(Rank, &mut dyn Iterator<Item = ClaimId>, &Charge) -> ControlFlow<B>,
+    mut visit: impl FnMut(Rank, Demanded<'_>, &Charge) -> ControlFlow<B>,
 ) -> ControlFlow<B> {
     let Some(queue) = cluster.queue(queue) else { return ControlFlow::Continue(()) };
     let mut placed = queue.placed().iter().map(|turn| (*turn, None)).peekable();
@@ -71,20 +77,22 @@ pub(crate) fn each_demanded<B>(
             for claim in std::mem::take(&mut later.beyond).into_values().flatten() {
                 let Some(group) = cluster.group_of(claim) else { continue };
                 let rank = Rank::new(later.priority, group.number(), Some(claim.number()));
-                visit(rank, &mut std::iter::once(claim), &charges.of_claims(cluster, &[claim]))?;
+                visit(rank, Demanded::Claims(&[claim]), &least_charge(cluster, &[claim]))?;
             }
         }
         let Some((turn, single)) = next else { return ControlFlow::Continue(()) };
-        let Some(group) = cluster.group(turn.group) else { continue };
         later.priority = turn.priority.0;
         let rank = Rank::new(turn.priority.0, turn.group.number(), None);
-        if let Some(single) = single {
-            visit(rank, &mut group.members(), charges.of(cluster, single.class))?;
-        } else if !group.is_declared() {
+        if let Some(class) = single.and_then(|single| cluster.class(single.class)) {
+            visit(rank, Demanded::Single(turn.group), class.least_charge())?;
+            continue;
+        }
+        let Some(group) = cluster.group(turn.group) else { continue };
+        if !group.is_declared() {
             let claims: Vec<ClaimId> = group.members().collect();
-            visit(rank, &mut claims.iter().copied(), &charges.of_claims(cluster, &claims))?;
+            visit(rank, Demanded::Claims(&claims), &least_charge(cluster, &claims))?;
         } else if let Some((core, beyond)) = group.demanded_parts() {
-            visit(rank, &mut core.iter().copied(), &charges.of_claims(cluster, &core))?;
+            visit(rank, Demanded::Claims(&core), &least_charge(cluster, &core))?;
             later.beyond.insert(turn.group, beyond);
         }
     }

@@ -10,7 +10,7 @@ mod placed_unit;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use crate::decisions::demanded::{ClassCharges, each_demanded};
+use crate::decisions::demanded::each_demanded;
 use crate::decisions::shares::{Right, Shares};
 use crate::decisions::unit::Rank;
 use crate::state::cluster::Cluster;
@@ -81,16 +81,12 @@ const RIGHTS: [Right; 2] = [Right::FairShare, Right::Guarantee];
 impl Entitled {
     /// The units of a queue as they are placed now.
     pub(crate) fn of(cluster: &Cluster, shares: &Shares, queue: QueueId) -> Self {
-        Self::with_charges(cluster, shares, queue, &mut ClassCharges::default())
-    }
-
-    fn with_charges(cluster: &Cluster, shares: &Shares, queue: QueueId, charges: &mut ClassCharges) -> Self {
         let groups = cluster.queue(queue).into_iter().flat_map(|queue| queue.placed());
         let units = groups.flat_map(|turn| PlacedUnit::of_group(cluster, turn.group));
         let units: BTreeMap<Rank, PlacedUnit> = units.map(|placed| (placed.unit.rank, placed)).collect();
         let fair = shares.get(queue).iter().map(|entitlement| entitlement.fair_share).collect();
         let guaranteed = shares.guaranteed(queue).to_vec();
-        let before = first_beyond(cluster, charges, queue, &guaranteed);
+        let before = first_beyond(cluster, queue, &guaranteed);
         let accepted =
             [Accepted::new(Right::FairShare, fair, None), Accepted::new(Right::Guarantee, guaranteed, before)];
         let mut entitled = Self { units, accepted };
@@ -261,9 +257,9 @@ impl Entitled {
 }
 
 /// The first unit, placed or pending, with which the queue would have more than `guaranteed`.
-fn first_beyond(cluster: &Cluster, charges: &mut ClassCharges, queue: QueueId, guaranteed: &[u64]) -> Option<Rank> {
+fn first_beyond(cluster: &Cluster, queue: QueueId, guaranteed: &[u64]) -> Option<Rank> {
     let mut wanted = Amounts::default();
-    let beyond = each_demanded(cluster, charges, queue, |rank, _, charge| {
+    let beyond = each_demanded(cluster, queue, |rank, _, charge| {
         if !fits(guaranteed, &wanted, charge) {
             return ControlFlow::Break(rank);
         }
@@ -278,14 +274,12 @@ fn first_beyond(cluster: &Cluster, charges: &mut ClassCharges, queue: QueueId, g
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntitledSets {
     by_queue: BTreeMap<QueueId, Entitled>,
-    charges: ClassCharges,
 }
 
 impl EntitledSets {
     /// Makes sure that a queue's set is there.
     pub(crate) fn know(&mut self, cluster: &Cluster, shares: &Shares, queue: QueueId) -> &Entitled {
-        let Self { by_queue, charges } = self;
-        by_queue.entry(queue).or_insert_with(|| Entitled::with_charges(cluster, shares, queue, charges))
+        self.by_queue.entry(queue).or_insert_with(|| Entitled::of(cluster, shares, queue))
     }
 
     /// Updates a queue's set after members of some of its groups were placed or evicted. Returns the ranks of all other

@@ -2,12 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use crate::decisions::demanded::{ClassCharges, each_demanded};
+use crate::decisions::demanded::{Demanded, each_demanded};
 use crate::decisions::fair_share::{Entitlement, QueueDemand, RoundedQueue, RoundedUnit, entitlements, round_up};
 use crate::state::cluster::Cluster;
 use crate::state::queue::Queue;
 use crate::state::resources::{Amounts, Charge, DEVICE_CORE};
 use crate::vocabulary::allowance::Allowance;
+use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 
 /// The most sizes of units that are considered among those that do not fit into a queue's share.
@@ -99,7 +100,7 @@ impl SharedOut {
         if leaves.filter(|((_, demand), entitled)| !self.is_satisfied(&demand.requested, entitled)).count() < 2 {
             return;
         }
-        let mut sizes = Sizes { shared: self, cluster, charges: ClassCharges::default(), least_core: None };
+        let mut sizes = Sizes { shared: self, cluster, least_core: None };
         let mut queues = Vec::with_capacity(order.len());
         for ((id, demand), entitled) in order.iter().zip(demands).zip(entitled.iter()) {
             let state = cluster.queue(*id);
@@ -134,7 +135,6 @@ impl SharedOut {
 struct Sizes<'a> {
     shared: &'a SharedOut,
     cluster: &'a Cluster,
-    charges: ClassCharges,
     /// The least device time that any claim with devices asks for.
     least_core: Option<u64>,
 }
@@ -152,19 +152,19 @@ impl Sizes<'_> {
             false => 0,
         };
         let mut used = Amounts::default();
-        let (mut is_flexible, mut arrival) = (false, 0);
+        let (mut is_flexible, mut arrivals) = (false, Arrivals::default());
         let left = |used: &Amounts, number: usize| entitled[number].fair_share.saturating_sub(used.get(number));
-        let _: ControlFlow<()> = each_demanded(self.cluster, &mut self.charges, id, |_, claims, charge| {
-            arrival = claims.filter_map(|claim| self.cluster.sequence(claim)).fold(arrival, u64::max);
+        let _: ControlFlow<()> = each_demanded(self.cluster, id, |_, claims, charge| {
+            arrivals.note(self.cluster, claims);
             is_flexible |= charge.device_core() > 0 && charge.models().next().is_none();
             let parts = || charge.parts().filter(|(number, _)| is_shared.get(*number) == Some(&true));
             if parts().all(|(number, amount)| amount <= left(&used, number)) {
                 used.add(charge);
                 return ControlFlow::Continue(());
             }
-            let parts: Vec<(usize, u64)> = parts().collect();
-            if queue.next.len() < SIZES_MAX && queue.next.iter().all(|unit| unit.parts != parts) {
-                queue.next.push(RoundedUnit { parts, arrival });
+            let is_new = || queue.next.iter().all(|unit| !unit.parts.iter().copied().eq(parts()));
+            if queue.next.len() < SIZES_MAX && is_new() {
+                queue.next.push(RoundedUnit { parts: parts().collect(), arrival: arrivals.latest(self.cluster) });
             }
             // What is left is too little for any claim.
             let is_full = is_shared[DEVICE_CORE] && left(&used, DEVICE_CORE) < least_core;
@@ -176,6 +176,31 @@ impl Sizes<'_> {
                 queue.used[number] = used.get(number).min(entitled[number].fair_share);
             }
         }
+    }
+}
+
+/// The arrivals of units that were visited. Most of them are never asked for, so single claims are looked up only then.
+#[derive(Default)]
+struct Arrivals {
+    /// The number of the latest claim that was looked up.
+    latest: u64,
+    /// The groups of single claims that were not.
+    singles: Vec<GroupId>,
+}
+
+impl Arrivals {
+    fn note(&mut self, cluster: &Cluster, claims: Demanded<'_>) {
+        match claims {
+            Demanded::Single(group) => self.singles.push(group),
+            Demanded::Claims(_) => self.latest = self.latest.max(claims.latest(cluster)),
+        }
+    }
+
+    /// The number of the latest claim of all units so far, in the order in which claims were added.
+    fn latest(&mut self, cluster: &Cluster) -> u64 {
+        let singles = self.singles.drain(..).map(|group| Demanded::Single(group).latest(cluster));
+        self.latest = singles.fold(self.latest, u64::max);
+        self.latest
     }
 }
 

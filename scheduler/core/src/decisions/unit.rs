@@ -131,11 +131,10 @@ impl Unit {
 
     /// The least charge of its members, wherever they are placed.
     pub(crate) fn least_charge(&self, cluster: &Cluster) -> Charge {
-        let classes = self.claims.iter().filter_map(|claim| cluster.class(cluster.class_of(*claim)?));
-        let mut charges = classes.map(|class| cluster.resources().least_charge(class.request()));
+        let mut classes = self.claims.iter().filter_map(|claim| cluster.class(cluster.class_of(*claim)?));
         // Most units have one member.
-        let mut sum = charges.next().unwrap_or_default();
-        charges.for_each(|charge| sum.add(&charge));
+        let mut sum = classes.next().map(|class| class.least_charge().clone()).unwrap_or_default();
+        classes.for_each(|class| sum.add(class.least_charge()));
         sum
     }
 

@@ -72,7 +72,7 @@ impl Display for NodeObstacle {
 pub fn bounds_passed(cluster: &Cluster, claim: ClaimId) -> Vec<Reason> {
     let of = || Some((cluster.class(cluster.class_of(claim)?)?, cluster.group(cluster.group_of(claim)?)?));
     let Some((class, group)) = of() else { return Vec::new() };
-    let charge = cluster.resources().least_charge(class.request());
-    let exceeded = limits::exceeded(cluster, group.queue(), &charge, group.spec().preemptible, false);
+    let charge = class.least_charge();
+    let exceeded = limits::exceeded(cluster, group.queue(), charge, group.spec().preemptible, false);
     exceeded.map(|exceeded| over_bound(cluster, &exceeded)).collect()
 }

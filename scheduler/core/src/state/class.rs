@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::state::resources::{Charge, Resources};
 use crate::vocabulary::peers::{PeerGroup, Peers};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::slab::{Key, Slab};
@@ -15,6 +16,20 @@ pub type ClassId = Key<Class>;
 pub struct Class {
     request: Arc<Request>,
     claims: usize,
+    charges: Charges,
+}
+
+/// What a task of a class is charged, as far as this is known before it is placed.
+#[derive(Clone, Debug)]
+struct Charges {
+    least: Charge,
+    most: Charge,
+}
+
+impl Charges {
+    fn of(request: &Request, resources: &Resources) -> Self {
+        Self { least: resources.least_charge(request), most: resources.most_charge(request) }
+    }
 }
 
 impl Class {
@@ -22,6 +37,16 @@ impl Class {
     #[must_use]
     pub fn request(&self) -> &Request {
         &self.request
+    }
+
+    /// The least that a task is charged wherever it is placed.
+    pub(crate) fn least_charge(&self) -> &Charge {
+        &self.charges.least
+    }
+
+    /// The most that a task is charged wherever it is placed.
+    pub(crate) fn most_charge(&self) -> &Charge {
+        &self.charges.most
     }
 
     /// The request, to be kept without a copy.
@@ -41,7 +66,7 @@ pub(crate) struct Classes {
 
 impl Classes {
     /// Adds a claim to the class of its request.
-    pub(crate) fn join(&mut self, request: &Request) -> (ClassId, Arc<Request>) {
+    pub(crate) fn join(&mut self, request: &Request, resources: &Resources) -> (ClassId, Arc<Request>) {
         if let Some((request, &id)) = self.by_request.get_key_value(request) {
             if let Some(class) = self.classes.get_mut(id) {
                 class.claims += 1;
@@ -52,7 +77,8 @@ impl Classes {
         for group in request.peers.iter().flat_map(|peers| peers.counted_on()) {
             *self.counted_on.entry(group.clone()).or_default() += 1;
         }
-        let id = self.classes.insert(Class { request: Arc::clone(&request), claims: 1 });
+        let charges = Charges::of(&request, resources);
+        let id = self.classes.insert(Class { request: Arc::clone(&request), claims: 1, charges });
         self.by_request.insert(Arc::clone(&request), id);
         (id, request)
     }
@@ -76,6 +102,15 @@ impl Classes {
                 if *classes == 0 {
                     self.counted_on.remove(group);
                 }
+            }
+        }
+    }
+
+    /// Counts anew what tasks are charged, after the sizes of devices have changed.
+    pub(crate) fn charge_anew(&mut self, resources: &Resources) {
+        for id in self.by_request.values() {
+            if let Some(class) = self.classes.get_mut(*id) {
+                class.charges = Charges::of(&class.request, resources);
             }
         }
     }

@@ -139,13 +139,14 @@ impl Templates {
 mod tests {
     use super::*;
     use crate::state::class::Classes;
+    use crate::state::resources::Resources;
 
     #[test]
     fn claims_that_differ_in_their_names_only_share_the_rest() {
         let (mut classes, mut templates) = (Classes::default(), Templates::default());
         let mut join = |name: &str, priority: i32| {
             let claim = Claim { name: name.to_owned(), priority, ..Claim::default() };
-            let (class, request) = classes.join(&claim.request);
+            let (class, request) = classes.join(&claim.request, &Resources::default());
             let known = templates.join(claim.clone(), class, request);
             assert_eq!(Claim::from(&known), claim);
             known

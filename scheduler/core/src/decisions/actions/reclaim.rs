@@ -76,7 +76,7 @@ pub(super) fn others_give(cluster: &Cluster, context: &mut Context<'_>, unit: &U
 fn needs(cluster: &Cluster, unit: &Unit) -> Vec<usize> {
     let classes = unit.claims.iter().filter_map(|claim| cluster.class(cluster.class_of(*claim)?));
     let mut most = Charge::default();
-    classes.for_each(|class| most.add(&cluster.resources().most_charge(class.request())));
+    classes.for_each(|class| most.add(class.most_charge()));
     most.parts().map(|(resource, _)| resource).collect()
 }
 

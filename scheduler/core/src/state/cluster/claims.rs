@@ -31,7 +31,7 @@ impl Cluster {
                 (self.groups.add_single(sort, queue, self.now_ms), 0)
             }
         };
-        let (class, request) = self.classes.join(&claim.request);
+        let (class, request) = self.classes.join(&claim.request, &self.resources);
         let claim = self.templates.join(claim, class, request);
         let id = self.claims.insert(ClaimState {
             claim,
@@ -230,16 +230,19 @@ impl Cluster {
     /// Enters what a claim asks for into its queue's books, or takes it out.
     pub(super) fn book_requested(&mut self, id: ClaimId, asks: bool) {
         let Some(state) = self.claims.get(id).filter(|state| !state.is_withdrawn) else { return };
-        let charge = self.resources.most_charge(&state.claim.request);
+        let Some(class) = self.classes.get(state.claim.class) else { return };
+        let charge = class.most_charge();
         let Some(queue) = self.groups.get(state.group).map(|group| group.queue()) else { return };
         match asks {
-            true => self.queues.charge(queue, Book::Requested, &charge, self.now_ms),
-            false => self.queues.refund(queue, Book::Requested, &charge, self.now_ms),
+            true => self.queues.charge(queue, Book::Requested, charge, self.now_ms),
+            false => self.queues.refund(queue, Book::Requested, charge, self.now_ms),
         }
     }
 
-    /// Counts anew what queues ask for, after the sizes of devices, and so of their parts, have changed.
+    /// Counts anew what claims are charged and what queues ask for, after the sizes of devices, and so of their parts,
+    /// have changed.
     pub(super) fn recount_requested(&mut self) {
+        self.classes.charge_anew(&self.resources);
         self.queues.clear_requested();
         let claims: Vec<ClaimId> = self.claims.iter().map(|(id, _)| id).collect();
         claims.into_iter().for_each(|id| self.book_requested(id, true));

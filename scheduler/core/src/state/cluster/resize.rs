@@ -107,7 +107,7 @@ impl Cluster {
     pub(super) fn exchange_request(&mut self, id: ClaimId, request: &Request) -> Result<Arc<Request>, EventError> {
         self.book_requested(id, false);
         let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
-        let (class, request) = self.classes.join(request);
+        let (class, request) = self.classes.join(request, &self.resources);
         let (old_class, old) = (state.claim.class, Arc::clone(&state.claim.request));
         self.templates.change_request(&mut state.claim, class, request);
         self.classes.leave(old_class);
