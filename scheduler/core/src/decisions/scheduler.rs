@@ -19,7 +19,7 @@ use crate::decisions::turns::{Candidates, Turns};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
-use crate::state::queue::Turn;
+use crate::state::queue::{Single, Turn};
 use crate::state::resources::Charge;
 use crate::state::statement::Statement;
 use crate::vocabulary::claim::{Action, ClaimId};
@@ -102,7 +102,7 @@ impl Scheduler {
     /// Places pending claims in free room. Returns the claims that stay pending.
     fn allocate(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &mut Plan) -> Waiting {
         let failures = Failures::with_holders(self.holds.holders());
-        let mut hopeful = Hopeful { failures, waiting: Waiting::default() };
+        let mut hopeful = Hopeful { failures, waiting: Waiting::with_room(waiting_groups(cluster)) };
         let mut turns = Turns::new(cluster, shares, &mut hopeful);
         while let Some(next) = turns.next() {
             let Ok(Some(unit)) = hopeful.failures.next(cluster, next.turn.group) else {
@@ -200,6 +200,9 @@ impl Scheduler {
     }
 }
 
+/// How many sorts of single claims of a queue are remembered between one of its turns and the next.
+const SORTS_MAX: usize = 8;
+
 /// The claims that are tried with what is free: all pending ones except those already known to fail.
 struct Hopeful {
     failures: Failures,
@@ -210,11 +213,22 @@ struct Hopeful {
 impl Candidates for Hopeful {
     fn next(&mut self, cluster: &Cluster, queue: QueueId, from: Bound<Turn>) -> Option<(Turn, Charge)> {
         let mut later = cluster.queue(queue)?.waiting().range((from, Bound::Unbounded));
+        // A queue has few sorts of single claims: those that are known to fail, each with where it waits.
+        let mut failed: Vec<(Single, Unplaceable, usize)> = Vec::new();
         later.find_map(|(turn, single)| {
-            let known = single.and_then(|single| Some((single, self.failures.of_single(queue, turn.group, single)?)));
-            if let Some((single, failure)) = known {
-                self.waiting.add_single(queue, turn.group, single, Obstacle::Unplaceable(failure));
-                return None;
+            if let Some(single) = single.filter(|_| !self.failures.is_holder(turn.group)) {
+                let mut found = failed.iter().find(|(sort, ..)| *sort == single).copied();
+                if found.is_none()
+                    && let Some(failure) = self.failures.of_single(queue, single)
+                {
+                    failed.truncate(SORTS_MAX - 1);
+                    failed.push((single, failure, self.waiting.place_of(queue, single)));
+                    found = failed.last().copied();
+                }
+                if let Some((_, failure, place)) = found {
+                    self.waiting.add_single(place, queue, turn.group, Obstacle::Unplaceable(failure));
+                    return None;
+                }
             }
             match self.failures.next(cluster, turn.group) {
                 Ok(unit) => Some((*turn, unit?.least_charge(cluster))),
@@ -225,6 +239,12 @@ impl Candidates for Hopeful {
             }
         })
     }
+}
+
+/// The number of groups with pending members.
+fn waiting_groups(cluster: &Cluster) -> usize {
+    let queues = cluster.queues().parents_first().into_iter();
+    queues.filter_map(|queue| cluster.queue(queue)).map(|queue| queue.waiting().len()).sum()
 }
 
 impl Plan {

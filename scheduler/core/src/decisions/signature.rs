@@ -104,19 +104,24 @@ impl Failures {
         if let Some(retry_at_ms) = retry_at_ms.filter(|retry_at_ms| *retry_at_ms > cluster.now_ms()) {
             return Some(Obstacle::RetriedAt(retry_at_ms));
         }
-        if self.is_empty() || self.holders.contains(&unit.group) {
+        if self.is_empty() || self.is_holder(unit.group) {
             return None;
         }
         let signature = Signature::of(cluster, unit);
         self.of(unit.queue, unit.is_preemptible(cluster), signature).map(Obstacle::Unplaceable)
     }
 
-    /// The known obstacle of a single claim of a queue.
-    pub(crate) fn of_single(&self, queue: QueueId, group: GroupId, single: Single) -> Option<Unplaceable> {
-        if self.is_empty() || self.holders.contains(&group) {
+    /// The known obstacle of a single claim of a queue. Groups that have nodes kept for them are an exception.
+    pub(crate) fn of_single(&self, queue: QueueId, single: Single) -> Option<Unplaceable> {
+        if self.is_empty() {
             return None;
         }
         self.of(queue, single.preemptible, Signature::One(single.class))
+    }
+
+    /// Whether a group has nodes kept for it, about which the failures of others say nothing.
+    pub(crate) fn is_holder(&self, group: GroupId) -> bool {
+        self.holders.contains(&group)
     }
 
     fn is_empty(&self) -> bool {
@@ -134,7 +139,7 @@ impl Failures {
     pub(crate) fn is_hopeless(&self, cluster: &Cluster, unit: &Unit) -> bool {
         let request = |class: ClassId| cluster.class(class).map(Class::request);
         let Signature::One(class) = Signature::of(cluster, unit) else { return false };
-        let Some(this) = request(class).filter(|_| !self.holders.contains(&unit.group)) else { return false };
+        let Some(this) = request(class).filter(|_| !self.is_holder(unit.group)) else { return false };
         self.too_large.iter().filter_map(|class| request(*class)).any(|smaller| this.covers(smaller))
     }
 

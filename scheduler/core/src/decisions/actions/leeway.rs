@@ -30,7 +30,7 @@ impl Leeway {
         cluster: &Cluster,
         engine: &mut Engine<Box<dyn Policy>>,
         id: NodeId,
-        movable: impl Iterator<Item = ClaimId>,
+        mut movable: impl Iterator<Item = ClaimId>,
         request: &Request,
     ) -> bool {
         let Some(node) = cluster.node(id) else { return false };
@@ -38,7 +38,13 @@ impl Leeway {
         let (mut cpu, mut memory) = (node.cpu_free().get(), node.memory_free().get());
         let names = request.counted.keys();
         let mut counted: Vec<(&String, u64)> = names.map(|name| (name, node.counted_free(name))).collect();
-        for claim in movable {
+        loop {
+            let has_counted = counted.iter().all(|(name, amount)| *amount >= counted::amount(&request.counted, name));
+            let has_rest = core >= request.least_core() && cpu >= request.cpu.get() && memory >= request.memory.get();
+            if has_counted && has_rest {
+                return true;
+            }
+            let Some(claim) = movable.next() else { return false };
             let at = cluster.allocation(claim).filter(|at| at.node == id);
             let Some((class, at)) = cluster.class_of(claim).zip(at) else { continue };
             if !self.has_room(cluster, engine, class) {
@@ -52,8 +58,6 @@ impl Leeway {
                 *amount = amount.saturating_add(counted::amount(&held.counted, name));
             }
         }
-        let has_counted = counted.iter().all(|(name, amount)| *amount >= counted::amount(&request.counted, name));
-        has_counted && core >= request.least_core() && cpu >= request.cpu.get() && memory >= request.memory.get()
     }
 
     fn has_room(&mut self, cluster: &Cluster, engine: &mut Engine<Box<dyn Policy>>, class: ClassId) -> bool {

@@ -93,7 +93,6 @@ pub(super) struct Victims {
     by_queue: BTreeMap<QueueId, usize>,
     /// By number of the queue: its victims in the order of rank.
     of_queue: Vec<BTreeSet<(Rank, usize)>>,
-    of_group: BTreeMap<GroupId, Vec<usize>>,
     /// The victims on each node.
     at: BTreeMap<NodeId, Vec<usize>>,
     /// Nodes on which a victim has come, gone or changed its verdict, in the order of these changes.
@@ -113,7 +112,6 @@ impl Victims {
             queues: Vec::new(),
             by_queue: BTreeMap::new(),
             of_queue: Vec::new(),
-            of_group: BTreeMap::new(),
             at: BTreeMap::new(),
             changes: Vec::new(),
             budgets: Vec::new(),
@@ -209,7 +207,7 @@ impl Victims {
             }
             return;
         };
-        self.remove_groups(number, groups);
+        self.remove_groups(cluster, number, groups);
         let units: Vec<&PlacedUnit> = groups.iter().flat_map(|group| entitled.of_group(cluster, *group)).collect();
         self.add_groups(cluster, number, &units);
         let Some(of_queue) = self.of_queue.get(number) else { return };
@@ -225,10 +223,15 @@ impl Victims {
         }
     }
 
-    fn remove_groups(&mut self, queue: usize, groups: &BTreeSet<GroupId>) {
-        let numbers = groups.iter().filter_map(|group| self.of_group.remove(group)).flatten();
-        let ranked = numbers.filter_map(|number| Some((self.all.get(number)?.as_ref()?.rank, number)));
-        let mut ranked: Vec<(Rank, usize)> = ranked.collect();
+    fn remove_groups(&mut self, cluster: &Cluster, queue: usize, groups: &BTreeSet<GroupId>) {
+        let Some(of_queue) = self.of_queue.get(queue) else { return };
+        let ranks = groups.iter().filter_map(|id| {
+            let core = Rank::new(cluster.group(*id)?.spec().priority, id.number(), None);
+            Some([core..=core, core.beyond()])
+        });
+        let victims =
+            ranks.flatten().flat_map(|ranks| of_queue.range((*ranks.start(), 0)..=(*ranks.end(), usize::MAX)));
+        let mut ranked: Vec<(Rank, usize)> = victims.copied().collect();
         ranked.sort_unstable();
         for (rank, number) in ranked {
             let Some(victim) = self.all.get_mut(number).and_then(Option::take) else { continue };
@@ -325,7 +328,6 @@ impl Victims {
             self.at.entry(*node).or_default().push(number);
         }
         self.changes.extend(&victim.nodes);
-        self.of_group.entry(group).or_default().push(number);
         if let Some(of_queue) = self.of_queue.get_mut(queue) {
             of_queue.insert((rank, number));
         }

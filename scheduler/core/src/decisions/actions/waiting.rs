@@ -37,6 +37,11 @@ pub(super) struct Alike {
 }
 
 impl Waiting {
+    /// With room for this many groups.
+    pub(crate) fn with_room(groups: usize) -> Self {
+        Self { pending: Vec::with_capacity(groups), ..Self::default() }
+    }
+
     /// Adds a group that can be tried only by its next unit.
     pub(crate) fn add(&mut self, cluster: &Cluster, queue: QueueId, group: GroupId, obstacle: Obstacle) {
         let number = self.pending.len();
@@ -58,10 +63,14 @@ impl Waiting {
         }
     }
 
-    /// Adds a single claim.
-    pub(crate) fn add_single(&mut self, queue: QueueId, group: GroupId, single: Single, obstacle: Obstacle) {
+    /// The place of the single claims of a sort.
+    pub(crate) fn place_of(&mut self, queue: QueueId, single: Single) -> usize {
+        self.place(queue, (Signature::One(single.class), single.preemptible))
+    }
+
+    /// Adds a single claim, which waits at this place.
+    pub(crate) fn add_single(&mut self, place: usize, queue: QueueId, group: GroupId, obstacle: Obstacle) {
         let number = self.pending.len();
-        let place = self.place(queue, (Signature::One(single.class), single.preemptible));
         self.pending.push(Pending { group, queue, alike: Some(place), obstacle, refusal: None });
         if may_try(obstacle) {
             self.join(place, number);

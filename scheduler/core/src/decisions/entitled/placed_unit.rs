@@ -41,12 +41,17 @@ impl PlacedUnit {
 
     /// Its members, each as a unit by itself.
     pub(crate) fn members(&self, cluster: &Cluster) -> impl Iterator<Item = Self> {
-        let members = self.unit.claims.iter().filter_map(|claim| Some((*claim, cluster.charge(*claim)?)));
-        members.map(|(claim, charge)| Self {
-            unit: Unit { claims: vec![claim], ..self.unit.clone() },
+        // Most units have one member.
+        let several = (self.unit.claims.len() > 1).then_some(&self.unit.claims);
+        let only = several.is_none().then(|| self.clone());
+        let members = several.into_iter().flatten().filter_map(|claim| Some((*claim, cluster.charge(*claim)?)));
+        let members = members.map(|(claim, charge)| Self {
+            unit: Unit { claims: vec![claim], ..self.unit },
             charge,
-            ..self.clone()
-        })
+            is_whole: self.is_whole,
+            verdicts: self.verdicts,
+        });
+        only.into_iter().chain(members)
     }
 
     /// Whether it is within a right of its queue; otherwise it is borrowed.
