@@ -205,6 +205,6 @@ impl Arrivals {
 }
 
 fn least_core(cluster: &Cluster) -> u64 {
-    let cores = cluster.classes().map(|class| class.request().least_core()).filter(|core| *core > 0);
+    let cores = cluster.classes().map(|(_, class)| class.request().least_core()).filter(|core| *core > 0);
     cores.min().unwrap_or(0)
 }

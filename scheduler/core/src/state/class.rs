@@ -124,7 +124,7 @@ impl Classes {
         self.classes.get(id)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Class> {
-        self.classes.iter().map(|(_, class)| class)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ClassId, &Class)> {
+        self.classes.iter()
     }
 }

@@ -334,7 +334,7 @@ impl Cluster {
     }
 
     /// The classes of all claims.
-    pub(crate) fn classes(&self) -> impl Iterator<Item = &Class> {
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (ClassId, &Class)> {
         self.classes.iter()
     }
 

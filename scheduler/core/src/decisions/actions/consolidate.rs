@@ -187,6 +187,10 @@ impl Moving<'_> {
         among: &[NodeId],
     ) -> Vec<(NodeId, Vec<usize>)> {
         let Some(request) = cluster.claim(claim).map(|claim| &claim.request) else { return Vec::new() };
+        if among.is_empty() {
+            self.finder.pass_over_member();
+            return Vec::new();
+        }
         let moves_max = usize::try_from(self.moves_max).unwrap_or(usize::MAX);
         let moved = self.moved.iter().filter(|(claim, from)| cluster.allocation(**claim) != Some(*from));
         let moves_left = moves_max.saturating_sub(moved.count());

@@ -64,6 +64,11 @@ impl Finder {
         }
     }
 
+    /// Goes on to the next member of the unit: for this one, there is no node to look at.
+    pub(super) fn pass_over_member(&mut self) {
+        self.members_left = self.members_left.saturating_sub(1);
+    }
+
     /// Looks for the best victims on each node, or on each of `among`, as long as the budget lasts.
     ///
     /// Nodes are taken in order, so that the next search can continue where this one ends. But among those for which

@@ -21,6 +21,8 @@ const CLASSES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Leeway {
     has_room: BTreeMap<ClassId, bool>,
+    /// Whether there is room for any class at all. In a full cluster there is none, and no claim needs to be looked at.
+    any_has_room: Option<bool>,
 }
 
 impl Leeway {
@@ -44,6 +46,9 @@ impl Leeway {
             if has_counted && has_rest {
                 return true;
             }
+            if !self.any_has_room(cluster, engine) {
+                return false;
+            }
             let Some(claim) = movable.next() else { return false };
             let at = cluster.allocation(claim).filter(|at| at.node == id);
             let Some((class, at)) = cluster.class_of(claim).zip(at) else { continue };
@@ -58,6 +63,16 @@ impl Leeway {
                 *amount = amount.saturating_add(counted::amount(&held.counted, name));
             }
         }
+    }
+
+    fn any_has_room(&mut self, cluster: &Cluster, engine: &mut Engine<Box<dyn Policy>>) -> bool {
+        if let Some(known) = self.any_has_room {
+            return known;
+        }
+        let classes: Vec<ClassId> = cluster.classes().map(|(id, _)| id).take(CLASSES_MAX + 1).collect();
+        let any = classes.len() > CLASSES_MAX || classes.iter().any(|class| self.has_room(cluster, engine, *class));
+        self.any_has_room = Some(any);
+        any
     }
 
     fn has_room(&mut self, cluster: &Cluster, engine: &mut Engine<Box<dyn Policy>>, class: ClassId) -> bool {
