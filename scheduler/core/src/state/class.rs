@@ -128,3 +128,49 @@ impl Classes {
         self.classes.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::cluster::Cluster;
+    use crate::state::resources::DEVICE_MEMORY;
+    use crate::vocabulary::claim::{Claim, NodeId};
+    use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest};
+    use crate::vocabulary::event::{Event, Outcome};
+    use crate::vocabulary::quantity::Bytes;
+    use crate::vocabulary::queue_spec::QueueSpec;
+    use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
+
+    fn node(name: &str, device_bytes: u64) -> NodeSpec {
+        let memory = Bytes::new(device_bytes);
+        let device = DeviceSpec { uuid: format!("{name}-0"), model: "A".into(), memory, ..DeviceSpec::default() };
+        NodeSpec { name: name.into(), devices: vec![device], ..NodeSpec::default() }
+    }
+
+    #[test]
+    fn charges_follow_the_sizes_of_devices() {
+        let mut cluster = Cluster::default();
+        let mut apply = |event: Event| cluster.apply(event).unwrap();
+        apply(Event::QueueAdded(QueueSpec { name: "q".into(), ..QueueSpec::default() }));
+        let devices = DeviceRequest { count: 1, memory: DeviceMemory::Thousandths(500), ..DeviceRequest::default() };
+        let request = Request { devices, ..Request::default() };
+        apply(Event::ClaimAdded(Claim { queue: "q".into(), request: request.clone(), ..Claim::default() }));
+        apply(Event::NodeAdded(node("a", 40)));
+        let Outcome::Node(large) = apply(Event::NodeAdded(node("b", 80))) else { panic!("no node") };
+        let are_right = |cluster: &Cluster, least: u64, most: u64| {
+            let (_, class) = cluster.classes().next().unwrap();
+            let memory = |charge: &Charge| charge.get(DEVICE_MEMORY);
+            assert_eq!((memory(class.least_charge()), memory(class.most_charge())), (least, most));
+        };
+        let change = |cluster: &mut Cluster, id: NodeId, device_bytes: u64| {
+            cluster.apply(Event::NodeChanged(id, node("b", device_bytes))).unwrap();
+        };
+        are_right(&cluster, 20, 40);
+        change(&mut cluster, large, 120);
+        are_right(&cluster, 20, 60);
+        change(&mut cluster, large, 20);
+        are_right(&cluster, 10, 20);
+        cluster.apply(Event::NodeRemoved(large)).unwrap();
+        are_right(&cluster, 20, 20);
+    }
+}
