@@ -57,15 +57,19 @@ fn pods_use_a_claim_that_is_reserved_for_their_group() {
     let store = stage.cluster.store();
     let status = json!({"status": {"allocation": allocation, "reservedFor": [user]}});
     store.merge(&CLAIMS, NAMESPACE, "shared", true, &status).unwrap();
-    for (name, group) in [("one", "workers"), ("two", "workers"), ("stranger", "others")] {
+    let bind = |name: &str, group: &str| {
         let mut spec = pod_with(&["shared"]);
         spec["schedulerName"] = "other".into();
         spec["schedulingGroup"] = json!({"podGroupName": group});
         stage.cluster.create_pod(name, &spec);
         store.merge(&PODS, NAMESPACE, name, false, &json!({"spec": {"nodeName": NODE_NAME}})).unwrap();
+    };
+    // Kubelet asks the driver for each pod that comes before the claim is prepared.
+    for name in ["one", "two"] {
+        bind(name, "workers");
+        stage.cluster.wait_for_phase(name, "Running");
     }
-    stage.cluster.wait_for_phase("one", "Running");
-    stage.cluster.wait_for_phase("two", "Running");
+    bind("stranger", "others");
     stage.cluster.wait_for_error("stranger", "pod stranger is not allowed to use ResourceClaim shared");
     assert_eq!(driver.calls(), ["prepare shared"]);
     stage.cluster.delete_pod("stranger");
