@@ -110,12 +110,20 @@ fn waiting(shared: &Shared) -> BTreeMap<String, About> {
     })
 }
 
-/// What is said of devices that get nothing new, for a pod that waits for room on devices.
-pub(crate) fn about_ill_devices(
+/// What is said of devices of our driver for a pod that waits for room on devices: of those that get nothing new, and of
+/// parts whose room is kept.
+pub(crate) fn about_our_devices(
     asks_for_devices: bool,
     explanation: &Explanation,
     ill: &[IllDevice],
-) -> Option<String> {
+    idle: &[KeptPart],
+) -> impl Iterator<Item = String> {
+    let lacks_devices = lacks_devices(asks_for_devices, explanation);
+    [about_ill_devices(ill), about_idle_parts(idle)].into_iter().flatten().filter(move |_| lacks_devices)
+}
+
+/// What is said of devices that get nothing new.
+fn about_ill_devices(ill: &[IllDevice]) -> Option<String> {
     let first = ill.first()?;
     let others = match ill.len() {
         1 => String::new(),
@@ -123,23 +131,21 @@ pub(crate) fn about_ill_devices(
         all => format!("; nor do {} other devices", all - 1),
     };
     let IllDevice { node, uuid, problem } = first;
-    let text = format!("device {uuid} of node {node} gets nothing new: {problem}{others}");
-    lacks_devices(asks_for_devices, explanation).then_some(text)
+    Some(format!("device {uuid} of node {node} gets nothing new: {problem}{others}"))
 }
 
-/// What is said of parts whose room is kept though no pod uses them, for a pod that waits for room on devices.
-pub(crate) fn about_idle_parts(asks_for_devices: bool, explanation: &Explanation, idle: &[KeptPart]) -> Option<String> {
+/// What is said of parts whose room is kept though no pod uses them.
+fn about_idle_parts(idle: &[KeptPart]) -> Option<String> {
     let KeptPart { of, node, part } = idle.first()?;
     let (bytes, percent) = (part.memory.get(), part.core.get() / 10);
     let others = match idle.len() {
         1 => String::new(),
         all => format!("; so are {} other parts", all - 1),
     };
-    let text = format!(
+    Some(format!(
         "{bytes} bytes and {percent} % of device {} of node {node} are kept for {of}, which no pod uses now{others}",
         part.uuid
-    );
-    lacks_devices(asks_for_devices, explanation).then_some(text)
+    ))
 }
 
 /// Whether a pod asks for devices that the books know.
@@ -204,8 +210,7 @@ fn what_to_say(
             if lacks_any_devices(asks_for_devices, &explanation, about.place.as_deref()) {
                 reasons.extend(of_devices());
             }
-            reasons.extend(about_ill_devices(asks_for_devices, &explanation, ill));
-            reasons.extend(about_idle_parts(asks_for_devices, &explanation, idle));
+            reasons.extend(about_our_devices(asks_for_devices, &explanation, ill, idle));
             let help = changes_worth_saying(&explanation).next().map(|change| format!("; this would help: {change}"));
             let calls_for_nodes =
                 of_others.is_some() || explanation.reasons.iter().any(|reason| reason.calls_for_nodes());

@@ -8,7 +8,7 @@ use aliquot_telemetry::tier_word;
 use super::{Refusal, reasons};
 use crate::mirror::{IllDevice, KeptPart, Known};
 use crate::report::{
-    about_idle_parts, about_ill_devices, about_other_devices, asks_for_devices, changes_worth_saying, lacks_any_devices,
+    about_other_devices, about_our_devices, asks_for_devices, changes_worth_saying, lacks_any_devices,
 };
 use crate::serve::Shared;
 
@@ -60,11 +60,8 @@ fn of_known(known: Known, view: &View, ill: &[IllDevice], idle: &[KeptPart]) -> 
         answer.reasons.extend(of_others.map(|(tier, text)| reason(tier_word(tier), text.to_owned())));
         let lacks_devices = lacks_any_devices(asks_for_devices, &explanation, known.place.as_deref());
         let of_devices = if lacks_devices { known.of_devices } else { Vec::new() };
-        let ill = about_ill_devices(asks_for_devices, &explanation, ill);
-        let idle = about_idle_parts(asks_for_devices, &explanation, idle);
-        answer
-            .reasons
-            .extend(of_devices.into_iter().chain(ill).chain(idle).map(|text| reason(tier_word(Tier::Device), text)));
+        let of_ours = about_our_devices(asks_for_devices, &explanation, ill, idle);
+        answer.reasons.extend(of_devices.into_iter().chain(of_ours).map(|text| reason(tier_word(Tier::Device), text)));
         answer.changes = changes_worth_saying(&explanation).map(ToString::to_string).collect();
         answer.evictions = explanation.evictions.iter().map(ToString::to_string).collect();
     }

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::reasons;
 use crate::mirror::Imagined;
 use crate::pod::PodFacts;
-use crate::report::{about_idle_parts, about_ill_devices, about_other_devices, changes_worth_saying};
+use crate::report::{about_other_devices, about_our_devices, changes_worth_saying};
 use crate::serve::Shared;
 
 /// Pods that can be asked about together.
@@ -45,8 +45,8 @@ pub(super) fn answer(shared: &Shared, view: &View, question: WhatIf) -> Result<W
     if let Some(explanation) = &explanation {
         let of_others = about_other_devices(explanation, place.as_deref());
         answer.reasons.extend(of_others.map(|(tier, text)| reason(tier, text.to_owned())));
-        let of_ours = [about_ill_devices(asks, explanation, &ill), about_idle_parts(asks, explanation, &idle)];
-        answer.reasons.extend(of_ours.into_iter().flatten().map(|text| reason(Tier::Device, text)));
+        let of_ours = about_our_devices(asks, explanation, &ill, &idle);
+        answer.reasons.extend(of_ours.map(|text| reason(Tier::Device, text)));
     }
     Ok(answer)
 }

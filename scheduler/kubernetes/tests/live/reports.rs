@@ -186,6 +186,7 @@ fn strangers_and_managers_of_other_nodes_are_refused() {
 fn a_device_that_is_reported_ill_gets_no_pod_until_it_is_well() {
     let mut cluster = cluster();
     let scheduler = leader(&mut cluster);
+    cluster.make_pod_of(1, &scheduler);
     let manager = Manager::joined(&cluster, "n", scheduler.reports_address);
     let call = RefCell::new(manager.call(scheduler.reports_address).unwrap());
     let say = |problem: &str| {
@@ -200,6 +201,11 @@ fn a_device_that_is_reported_ill_gets_no_pod_until_it_is_well() {
         // Otherwise the manager is silent some time.
         say("XID 79");
         why(cluster).contains("device GPU-n-0 of node n gets nothing new: XID 79")
+    });
+    cluster.wait_until("the same is said of a pod that does not exist", |cluster| {
+        say("XID 79");
+        let answer: Value = json_of(cluster, &["what-if", "--gpu-core", "60"]);
+        answer["reasons"].to_string().contains("device GPU-n-0 of node n gets nothing new: XID 79")
     });
     assert!(cluster.bound().is_empty());
     say("");
