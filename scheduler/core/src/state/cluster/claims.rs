@@ -248,3 +248,42 @@ impl Cluster {
         claims.into_iter().for_each(|id| self.book_requested(id, true));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::resources::DEVICE_MEMORY;
+    use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest};
+    use crate::vocabulary::event::Event;
+    use crate::vocabulary::quantity::Bytes;
+    use crate::vocabulary::queue_spec::QueueSpec;
+    use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
+
+    fn node(name: &str, device_bytes: u64) -> NodeSpec {
+        let memory = Bytes::new(device_bytes);
+        let device = DeviceSpec { uuid: format!("{name}-0"), model: "A".into(), memory, ..DeviceSpec::default() };
+        NodeSpec { name: name.into(), devices: vec![device], ..NodeSpec::default() }
+    }
+
+    #[test]
+    fn charges_follow_the_sizes_of_devices() {
+        let mut cluster = Cluster::default();
+        let devices = DeviceRequest { count: 1, memory: DeviceMemory::Thousandths(500), ..DeviceRequest::default() };
+        let request = Request { devices, ..Request::default() };
+        cluster.apply(Event::QueueAdded(QueueSpec { name: "q".into(), ..QueueSpec::default() })).unwrap();
+        cluster.apply(Event::ClaimAdded(Claim { queue: "q".into(), request, ..Claim::default() })).unwrap();
+        cluster.apply(Event::NodeAdded(node("a", 40))).unwrap();
+        let Outcome::Node(b) = cluster.apply(Event::NodeAdded(node("b", 80))).unwrap() else { panic!("no node") };
+        let least_and_most = |cluster: &Cluster| {
+            let (_, class) = cluster.classes().next().unwrap();
+            (class.least_charge().get(DEVICE_MEMORY), class.most_charge().get(DEVICE_MEMORY))
+        };
+        assert_eq!(least_and_most(&cluster), (20, 40));
+        for (device_bytes, expected) in [(120, (20, 60)), (20, (10, 20))] {
+            cluster.apply(Event::NodeChanged(b, node("b", device_bytes))).unwrap();
+            assert_eq!(least_and_most(&cluster), expected);
+        }
+        cluster.apply(Event::NodeRemoved(b)).unwrap();
+        assert_eq!(least_and_most(&cluster), (20, 20));
+    }
+}
