@@ -6,10 +6,10 @@
 //! After a restart the devices may have changed, so everything is checked again; an existing slice with the right
 //! content is kept.
 //!
-//! A claim is divided into slices ([`pods`]) when it is first prepared. The division depends on the requests that each
-//! container of the pods has for which the claim is reserved then, or of the pods on the node if it is reserved for their
-//! PodGroup. It stays as long as the claim is prepared: kubelet
-//! keeps the CDI devices of each request, and does not ask again for a pod that joins later.
+//! A claim is divided into slices ([`pods`]) when it is first prepared. The division depends on the requests of each
+//! container of the pods for which the claim is reserved then. If it is reserved for a PodGroup, the group's pods on this
+//! node are meant. The division stays as long as the claim is prepared: kubelet keeps the CDI devices of each request, and
+//! does not ask again for a pod that joins later.
 
 mod error;
 mod register;

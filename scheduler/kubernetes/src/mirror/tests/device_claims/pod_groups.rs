@@ -55,6 +55,14 @@ impl World {
         bindings
     }
 
+    /// A node `n` with a device, for up to 500 pods that need no more than so many processors together.
+    fn node_for_many_pods(&mut self, cpu: &str) {
+        self.node_with_driver("n", 1);
+        let mut node = self.nodes["n"].clone();
+        node["status"]["allocatable"] = json!({"cpu": cpu, "memory": "64Gi", "pods": "500"});
+        self.make_node("n", node);
+    }
+
     /// Tells the engine what is new. Returns how many pods were looked at for that.
     fn looked_at(&mut self) -> usize {
         self.mirror.look_at_device_claims();
@@ -150,10 +158,7 @@ fn pods_beyond_the_gang_join_the_claim_and_are_no_users() {
 #[test]
 fn a_claim_of_a_pod_group_serves_300_pods() {
     let mut world = World::new();
-    world.node_with_driver("n", 1);
-    let mut node = world.nodes["n"].clone();
-    node["status"]["allocatable"] = json!({"cpu": "1000", "memory": "64Gi", "pods": "500"});
-    world.make_node("n", node);
+    world.node_for_many_pods("1000");
     world.group_with_claim("g", 200, 50);
     for number in 0..300 {
         world.member(&format!("p{number}"), "g", json!({}));
@@ -384,10 +389,7 @@ fn pods_of_a_group_divide_a_claim_of_several_requests_alike() {
 #[test]
 fn a_change_of_one_pod_of_a_group_has_only_that_pod_looked_at() {
     let mut world = World::new();
-    world.node_with_driver("n", 1);
-    let mut node = world.nodes["n"].clone();
-    node["status"]["allocatable"] = json!({"cpu": "40", "memory": "64Gi", "pods": "500"});
-    world.make_node("n", node);
+    world.node_for_many_pods("40");
     world.pod_with_part("other", 60, json!({}));
     world.reconcile();
     world.group_with_claim("g", 0, 50);
