@@ -11,7 +11,7 @@
 //! | `KUBECONFIG` | the cluster, of Kubernetes 1.34 or later, and an administrator's rights in it; `kubectl` is used, of 1.36 or later. Before 1.36 some features of claims are off by default; a step that needs one says so and is not run |
 //! | `ALIQUOT_TEST_IMPORT` | a command that brings an image's archive, its last argument, to the cluster's nodes: `ctr -n k8s.io images import` for containerd, `podman load --input` for CRI-O |
 //! | `ALIQUOT_TEST_GPU` | `simulated` where the cluster's only node is this machine and has no GPU |
-//! | `ALIQUOT_TEST_PODS` | how many pods start at once (50; by the device plugin 30); nodes take 110 by default |
+//! | `ALIQUOT_TEST_PODS` | how many pods start at once (50; by the device plugin 30); nodes take 110 by default. With claims on 1.34: 30, because kube-scheduler gives parts of the first device only |
 //! | `ALIQUOT_TEST_ROUNDS` | how often managers are killed and replaced while pods arrive (2); 10 of them are more than 200 pods |
 //! | `ALIQUOT_TEST_KUBE_SCHEDULER` | a command that runs kube-scheduler with the arguments that follow, where it reaches the cluster's services |
 //! | `ALIQUOT_TEST_RESTART` | a command that restarts `kubelet` or `runtime`, its last argument, on each node |
