@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 
 use crate::decisions::demanded::each_demanded;
 use crate::decisions::shares::{Right, Shares};
-use crate::decisions::unit::Rank;
+use crate::decisions::unit::{Rank, Unit};
 use crate::state::cluster::Cluster;
 use crate::state::resources::{Amounts, Charge};
 use crate::vocabulary::claim::ClaimId;
@@ -282,6 +282,20 @@ impl EntitledSets {
         self.by_queue.entry(queue).or_insert_with(|| Entitled::of(cluster, shares, queue))
     }
 
+    /// Whether a pending unit that takes `charge` would be entitled if it were placed.
+    pub(crate) fn would_be_entitled(
+        &mut self,
+        cluster: &Cluster,
+        shares: &Shares,
+        unit: &Unit,
+        charge: &Charge,
+    ) -> bool {
+        // The entitled units before it hold at most what the queue holds. So its set need not be made, which takes as
+        // long as a look at all that the queue has placed. A member beyond a core is borrowed if its core is.
+        let stays_within = !unit.elastic && shares.exceeded(cluster, unit.queue, charge).is_none();
+        stays_within || self.know(cluster, shares, unit.queue).would_be(Right::FairShare, unit.rank, charge)
+    }
+
     /// Updates a queue's set after members of some of its groups were placed or evicted. Returns the ranks of all other
     /// units of the queue whose verdict has changed.
     pub(crate) fn update(&mut self, cluster: &Cluster, queue: QueueId, groups: &BTreeSet<GroupId>) -> BTreeSet<Rank> {
@@ -370,6 +384,15 @@ mod tests {
                 }
                 let before = kept.clone();
                 let others = kept.update(&cluster, &BTreeSet::from([group]));
+                let mut sets = EntitledSets::default();
+                for unit in (0..groups.len()).filter_map(|number| {
+                    let group = cluster.group_named("", &number.to_string())?;
+                    Unit::next(&cluster, group).ok().flatten()
+                }) {
+                    let least = unit.least_charge(&cluster);
+                    let would_be = kept.would_be(Right::FairShare, unit.rank, &least);
+                    prop_assert_eq!(sets.would_be_entitled(&cluster, &shares, &unit, &least), would_be);
+                }
                 prop_assert_eq!(&kept.units, &Entitled::of(&cluster, &shares, queue).units);
                 for (rank, placed) in before.units.iter().filter(|(_, placed)| placed.unit.group != group) {
                     prop_assert!(others.contains(rank) || kept.get(*rank) == Some(placed), "{rank:?}");

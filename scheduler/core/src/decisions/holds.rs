@@ -12,7 +12,7 @@ mod nearest;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::entitled::EntitledSets;
-use crate::decisions::shares::{Right, Shares};
+use crate::decisions::shares::Shares;
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
@@ -143,10 +143,8 @@ impl Holds {
             self.blocked_since_ms.insert(unit.group, since.get(&unit.group).copied().unwrap_or(now_ms));
         }
         let mut sets = EntitledSets::default();
-        let mut is_entitled = |cluster: &Cluster, unit: &Unit| {
-            let entitled = sets.know(cluster, shares, unit.queue);
-            entitled.would_be(Right::FairShare, unit.rank, &unit.least_charge(cluster))
-        };
+        let mut is_entitled =
+            |cluster: &Cluster, unit: &Unit| sets.would_be_entitled(cluster, shares, unit, &unit.least_charge(cluster));
         // A unit that is no longer blocked needs no nodes. A unit that is no longer entitled may keep none. Nodes that
         // have become too small or of another sort are of no use.
         let holders = blocked.iter().filter(|unit| self.by_group.contains_key(&unit.group));

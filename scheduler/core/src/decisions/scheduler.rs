@@ -70,7 +70,9 @@ impl Scheduler {
     pub fn cycle(&mut self, cluster: &mut Cluster) -> Plan {
         cluster.note_usage();
         self.holds.release_gone(cluster);
-        if let Some(mix) = cluster.new_mix().filter(|_| self.settings.counts_mix) {
+        if self.settings.counts_mix
+            && let Some(mix) = cluster.new_mix()
+        {
             self.engine.expect(&mix);
         }
         let shares = Shares::of(cluster, self.settings.usage_weight);

@@ -23,14 +23,15 @@ pub(crate) fn preempt(
     context: &mut Context<'_>,
     unit: &Unit,
 ) -> Result<(Vec<Step>, Action), Refusal> {
-    let own = context.entitled.know(cluster, context.shares, unit.queue);
     // A unit of the lowest priority can take from no other unit.
-    if own.units().next_back().is_none_or(|last| last.unit.rank.priority <= unit.rank.priority) {
+    let last = cluster.queue(unit.queue).and_then(|queue| queue.placed().last());
+    if last.is_none_or(|last| last.priority <= unit.rank.priority) {
         return Err(Refusal::NothingToTake);
     }
     if let Some(until_ms) = delayed_until_ms(cluster, unit) {
         return Err(Refusal::Delayed { until_ms });
     }
+    let own = context.entitled.know(cluster, context.shares, unit.queue);
     let least = unit.least_charge(cluster);
     let [entitled, guaranteed] =
         [Right::FairShare, Right::Guarantee].map(|right| own.would_be(right, unit.rank, &least));

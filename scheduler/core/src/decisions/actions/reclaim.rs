@@ -21,14 +21,17 @@ pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
         return Err(Refusal::above(context.shares, unit.queue, resource));
     }
     let needs = needs(cluster, unit);
-    let own = context.entitled.know(cluster, context.shares, unit.queue);
-    if !own.would_be(Right::FairShare, unit.rank, &least) {
+    if !context.entitled.would_be_entitled(cluster, context.shares, unit, &least) {
         return Err(Refusal::above(context.shares, unit.queue, needs.first().copied().unwrap_or(0)));
     }
-    let is_guaranteed = own.would_be(Right::Guarantee, unit.rank, &least);
     if let Some(until_ms) = delayed_until_ms(cluster, unit) {
         return Err(Refusal::Delayed { until_ms });
     }
+    if !others_give(cluster, context, unit, true) {
+        return Err(Refusal::NothingToTake);
+    }
+    let own = context.entitled.know(cluster, context.shares, unit.queue);
+    let is_guaranteed = own.would_be(Right::Guarantee, unit.rank, &least);
     by_rights(is_guaranteed, |right| reclaim_by(right, cluster, context, unit, &needs, None))
 }
 
