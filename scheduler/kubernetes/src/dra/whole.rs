@@ -6,6 +6,7 @@
 
 mod bounds;
 mod certain;
+mod dead_ends;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use aliquot_scheduler_core::Comparison;
 use super::Linked;
 use bounds::{narrowed, twins, unservable};
 use certain::beside_certain;
+use dead_ends::DeadEnds;
 pub(crate) use room::{Amount, Room};
 
 /// Devices that one claim can have, at most. The limit is Kubernetes'.
@@ -160,6 +162,8 @@ fn begin(
     let twins = if is_accepted.is_none() { twins(&requests, rules, room) } else { BTreeMap::new() };
     let (given, room) = (Vec::new(), room.clone());
     let has_admins = requests.iter().any(|request| request.is_admin);
+    // For the same reason nothing is known to fail then.
+    let dead_ends = is_accepted.is_none().then(|| DeadEnds::new(&requests, rules, has_admins));
     let (trials, furthest) = (0, 0);
     let mut search = Search {
         requests: &requests,
@@ -168,6 +172,7 @@ fn begin(
         is_accepted,
         twins,
         has_admins,
+        dead_ends,
         given,
         room,
         trials,
@@ -192,6 +197,7 @@ struct Search<'a> {
     twins: BTreeMap<usize, usize>,
     /// Some requests ask for administrative access.
     has_admins: bool,
+    dead_ends: Option<DeadEnds<'a>>,
     /// What the requests up to the current one get, if the later ones find devices, too.
     given: Vec<Given>,
     /// What is left beside that.
@@ -207,6 +213,9 @@ impl Search<'_> {
             return false;
         }
         let Some(request) = self.requests.get(place) else { return true };
+        if self.dead_ends.as_ref().is_some_and(|dead_ends| dead_ends.has(place, &self.given, &self.room)) {
+            return false;
+        }
         self.furthest = self.furthest.max(place);
         let of_claim = self.requests.iter().zip(&self.given).filter(|(before, _)| before.claim == request.claim);
         let before: usize = of_claim.map(|(_, given)| given.devices.len()).sum();
@@ -219,6 +228,9 @@ impl Search<'_> {
                 return true;
             }
             self.given.pop();
+        }
+        if let Some(dead_ends) = self.dead_ends.as_mut().filter(|_| self.trials <= self.trials_max) {
+            dead_ends.note(place, &self.given, &self.room);
         }
         false
     }

@@ -99,7 +99,7 @@ impl Room {
     }
 
     /// What a device takes of stocks if any request has it.
-    fn all_of(&self, device: usize) -> &[Amount] {
+    pub(super) fn all_of(&self, device: usize) -> &[Amount] {
         self.takes.get(&device).map(Vec::as_slice).unwrap_or_default()
     }
 

@@ -441,3 +441,18 @@ fn devices_that_are_alike_are_not_all_tried() {
     let requests = [access(0), access(1), request(1, &[(15, &small)]), request(2, &[(1, &[40])])];
     assert_eq!(super::search(&requests, &[], &room, TRIALS_MAX), Err(Failure { request: 3, is_given_up: false }));
 }
+
+#[test]
+fn what_failed_is_not_tried_again_after_other_choices() {
+    // The first request has the only device of the last one. Those between have nothing to do with either.
+    let others: Vec<usize> = (2..14).collect();
+    let mut requests = vec![request(0, &[(1, &[0, 1])])];
+    requests.extend((0..5).map(|_| request(0, &[(1, &others)])));
+    requests.push(request(1, &[(1, &[0])]));
+    let linked = (1..6).map(|request| Linked { request, choice: None }).collect();
+    let values = (0..14).map(|device| Some(format!("{device}")));
+    let rule = Rule::new(linked, Comparison::Distinct, values);
+    let found = super::search(&requests, &[rule], &Room::default(), TRIALS_MAX);
+    let first = [&[1][..], &[2], &[3], &[4], &[5], &[6], &[0]].map(|devices| given(0, devices));
+    assert_eq!(found, Ok(first.to_vec()));
+}
