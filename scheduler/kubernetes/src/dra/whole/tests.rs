@@ -444,15 +444,15 @@ fn devices_that_are_alike_are_not_all_tried() {
 
 #[test]
 fn what_failed_is_not_tried_again_after_other_choices() {
-    // The first request has the only device of the last one. Those between have nothing to do with either.
-    let others: Vec<usize> = (2..14).collect();
-    let mut requests = vec![request(0, &[(1, &[0, 1])])];
+    // The first request takes both devices of the last one. Those between have nothing to do with either.
+    let others: Vec<usize> = (3..15).collect();
+    let mut requests = vec![request(0, &[(2, &[0, 1, 2])])];
     requests.extend((0..5).map(|_| request(0, &[(1, &others)])));
-    requests.push(request(1, &[(1, &[0])]));
+    requests.push(request(1, &[(1, &[0, 1])]));
     let linked = (1..6).map(|request| Linked { request, choice: None }).collect();
-    let values = (0..14).map(|device| Some(format!("{device}")));
+    let values = (0..15).map(|device| Some(format!("{device}")));
     let rule = Rule::new(linked, Comparison::Distinct, values);
     let found = super::search(&requests, &[rule], &Room::default(), TRIALS_MAX);
-    let first = [&[1][..], &[2], &[3], &[4], &[5], &[6], &[0]].map(|devices| given(0, devices));
+    let first = [&[0, 2][..], &[3], &[4], &[5], &[6], &[7], &[1]].map(|devices| given(0, devices));
     assert_eq!(found, Ok(first.to_vec()));
 }
