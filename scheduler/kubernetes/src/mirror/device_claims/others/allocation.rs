@@ -257,10 +257,10 @@ impl Mirror {
             let share = self.device_claims.share_of(ask, device);
             let has_access = ask.is_admin && !self.device_claims.is_shunned(device.pool, device.name);
             let is_free = has_access || device.is_free;
-            // A device that has too little left is none of "all" devices, as in Kubernetes.
+            // A device that has too little left is none of "all" devices, as in Kubernetes, whoever has it.
             let is_overdrawn = self.device_claims.is_overdrawn(device.pool, device.name);
             let is_enough = share.iter().all(|(stock, amount)| *amount <= room.left_of(*stock));
-            selected += usize::from(!is_overdrawn && (is_enough || !is_free));
+            selected += usize::from(!is_overdrawn && is_enough);
             if is_free && found(device) == Some(&Found::Usable) {
                 choice.devices.push(number);
                 choice.shares.extend(device.stocks.is_some().then_some((number, share)));
@@ -398,8 +398,7 @@ impl DeviceClaims {
     fn is_overdrawn(&self, key: &PoolKey, name: &str) -> bool {
         let device =
             self.pools.get(key).and_then(|pool| pool.devices.get(name)).filter(|device| dra::is_shared(device));
-        let used = self.others.used(key, name).filter(|used| !used.is_whole);
-        device.zip(used).is_some_and(|(device, used)| dra::is_overdrawn(device, &used.consumed))
+        device.zip(self.others.used(key, name)).is_some_and(|(device, used)| dra::is_overdrawn(device, &used.consumed))
     }
 
     fn must_be_made_ready(&self, key: &PoolKey, name: &str) -> bool {

@@ -378,6 +378,27 @@ fn a_card_that_has_shrunk_below_its_shares_is_none_of_all() {
 }
 
 #[test]
+fn a_card_that_is_held_whole_is_one_of_all_if_it_has_enough() {
+    let mut world = with_cards(json!([card("x", 10, json!({})), card("y", 10, json!({}))]));
+    // The card got its shares when a claim had it already, and then a claim got one of them.
+    world.give_theirs("x", json!({}));
+    world.change_claim("theirs", |claim| {
+        let results = &mut claim["status"]["allocation"]["devices"]["results"];
+        let mut share = results[0].clone();
+        json_patch::merge(&mut share, &json!({"shareID": "s", "consumedCapacity": {"bandwidth": "8"}}));
+        results.as_array_mut().unwrap().push(share);
+    });
+    for (name, bandwidth) in [("a", "2"), ("b", "3")] {
+        let mut all = of_bandwidth(bandwidth);
+        all["allocationMode"] = "All".into();
+        world.pod_with_nic(name, all);
+    }
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"], "{}", world.why_waiting("b"));
+    assert_eq!(world.consumed("b"), [("y".to_owned(), json!({"bandwidth": "3"}))]);
+}
+
+#[test]
 fn access_to_a_card_that_is_held_whole_needs_its_counters() {
     let mut world = World::new();
     world.node("n", 0);
