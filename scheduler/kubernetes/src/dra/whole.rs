@@ -162,7 +162,7 @@ fn begin(
     let twins = if is_accepted.is_none() { twins(&requests, rules, room) } else { BTreeMap::new() };
     let (given, room) = (Vec::new(), room.clone());
     let has_admins = requests.iter().any(|request| request.is_admin);
-    // For the same reason nothing is known to fail then.
+    // Nor does it follow that requests fail again when the same is left for them: another way there may be accepted.
     let dead_ends = is_accepted.is_none().then(|| DeadEnds::new(&requests, rules, has_admins));
     let (trials, furthest) = (0, 0);
     let mut search = Search {
@@ -197,6 +197,7 @@ struct Search<'a> {
     twins: BTreeMap<usize, usize>,
     /// Some requests ask for administrative access.
     has_admins: bool,
+    /// `None`: a caller decides what is accepted, so each way is tried.
     dead_ends: Option<DeadEnds<'a>>,
     /// What the requests up to the current one get, if the later ones find devices, too.
     given: Vec<Given>,

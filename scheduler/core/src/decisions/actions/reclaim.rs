@@ -27,6 +27,7 @@ pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
     if let Some(until_ms) = delayed_until_ms(cluster, unit) {
         return Err(Refusal::Delayed { until_ms });
     }
+    // Asked before the queue's set is made, which takes as long as a look at all that the queue has placed.
     if !others_give(cluster, context, unit, true) {
         return Err(Refusal::NothingToTake);
     }

@@ -16,7 +16,7 @@ struct Left {
     stocks: Vec<u128>,
     /// For each rule about one of them, the values of the devices that are given already.
     values: Vec<BTreeSet<usize>>,
-    /// How many devices each of their claims has already.
+    /// How many devices each of their claims has already. A claim can have [`super::RESULTS_MAX`] at most.
     of_claims: BTreeMap<usize, usize>,
 }
 
