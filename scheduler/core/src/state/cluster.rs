@@ -16,7 +16,7 @@ mod truth;
 mod withdrawn;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::state::budget::Budgets;
 use crate::state::change_log::ChangeLog;
@@ -64,6 +64,8 @@ pub struct Cluster {
     changes: ChangeLog,
     /// See [`Cluster::specs_changed`].
     specs_changed: u64,
+    /// See [`Cluster::totals`]. Empty after a node's specification has changed, until somebody asks.
+    totals: OnceLock<Vec<u64>>,
     resources: Resources,
     queues: Queues,
     groups: Groups,
@@ -145,6 +147,7 @@ impl Cluster {
             templates: Templates::default(),
             changes: ChangeLog::default(),
             specs_changed: 0,
+            totals: OnceLock::new(),
             resources: Resources::default(),
             queues: Queues::new(half_life_ms),
             groups: Groups::default(),

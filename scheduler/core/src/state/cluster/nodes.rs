@@ -24,6 +24,7 @@ impl Cluster {
     /// Notes that more than a node's free amounts has changed.
     pub(super) fn note_spec(&mut self, node: NodeId) {
         self.specs_changed += 1;
+        self.totals.take();
         self.note(node, true);
     }
 
@@ -144,6 +145,13 @@ impl Cluster {
 
     /// The capacity of each resource, by number: of the nodes that are not cordoned, and of their healthy devices.
     pub(crate) fn totals(&self) -> Vec<u64> {
+        let mut totals = self.totals.get_or_init(|| self.added_up()).clone();
+        // A claim may since have named a model that no node has.
+        totals.resize(self.resources.len(), 0);
+        totals
+    }
+
+    fn added_up(&self) -> Vec<u64> {
         let mut totals = vec![0_u64; self.resources.len()];
         let mut add = |number: usize, amount: u64| totals[number] = totals[number].saturating_add(amount);
         for (_, node) in self.nodes().filter(|(_, node)| !node.spec().cordoned) {
@@ -160,5 +168,49 @@ impl Cluster {
             }
         }
         totals
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::cluster::Cluster;
+    use crate::vocabulary::allowance::Allowance;
+    use crate::vocabulary::event::{Event, Outcome};
+    use crate::vocabulary::quantity::MilliCpu;
+    use crate::vocabulary::queue_spec::QueueSpec;
+    use crate::vocabulary::resource::Resource;
+    use crate::vocabulary::spec::{DeviceSpec, Health, NodeSpec};
+
+    fn node(name: &str, cpu: u64, devices: usize) -> NodeSpec {
+        let device = |index| DeviceSpec { uuid: format!("{name}-{index}"), model: "A".into(), ..DeviceSpec::default() };
+        let devices = (0..devices).map(device).collect();
+        NodeSpec { name: name.into(), cpu: MilliCpu::new(cpu), devices, ..NodeSpec::default() }
+    }
+
+    #[test]
+    fn totals_follow_every_event_of_nodes() {
+        let mut cluster = Cluster::new();
+        assert_eq!(cluster.totals()[..3], [0, 0, 0]);
+        let Ok(Outcome::Node(first)) = cluster.apply(Event::NodeAdded(node("first", 4, 2))) else {
+            panic!("the cluster takes a node");
+        };
+        assert_eq!(cluster.totals()[..3], [4, 0, 2000]);
+        let mut after = |event: Event| {
+            cluster.apply(event).expect("the cluster takes the event");
+            let totals = cluster.totals();
+            assert_eq!(totals[2], totals[4], "all devices are of the first model");
+            (totals[0], totals[2], totals.len())
+        };
+        assert_eq!(after(Event::NodeAdded(node("second", 8, 1))), (12, 3000, 5));
+        let broken = |health| Event::DeviceHealthChanged { node: first, device: 1, health };
+        assert_eq!(after(broken(Health::Unhealthy)), (12, 2000, 5));
+        assert_eq!(after(broken(Health::Healthy)), (12, 3000, 5));
+        let cordoned = NodeSpec { cordoned: true, ..node("first", 4, 2) };
+        assert_eq!(after(Event::NodeRelabelled(first, cordoned)), (8, 1000, 5));
+        assert_eq!(after(Event::NodeChanged(first, node("first", 16, 3))), (24, 4000, 5));
+        let quotas = [(Resource::ModelCore("B".into()), Allowance::default())].into();
+        let queue = QueueSpec { name: "team".into(), allowances: quotas, ..QueueSpec::default() };
+        assert_eq!(after(Event::QueueAdded(queue)), (24, 4000, 6), "a queue names a model that no node has");
+        assert_eq!(after(Event::NodeRemoved(first)), (8, 1000, 6));
     }
 }
