@@ -8,6 +8,7 @@
 //! tasks for each figure. The live engine runs another cycle after each cycle that has placed something; here that
 //! would only take time.
 
+mod free;
 mod tally;
 mod workload;
 
@@ -22,6 +23,8 @@ use serde::Serialize;
 
 use crate::policy::PolicyName;
 use crate::trace::Task;
+pub use free::FreeAtLoss;
+use free::FreeSums;
 use tally::Tally;
 pub use tally::{Counts, Report, Waits};
 use workload::{DURATION_TICKS, Workload};
@@ -174,7 +177,7 @@ impl Run {
         self.waiting += 1;
         self.decide(claim)?;
         if self.mode == Mode::Loss && self.there.get(&number).is_some_and(|there| !there.runs) {
-            self.tally.lost(number, &task.request);
+            self.tally.lost(number, &task.request, || FreeSums::of_loss(&self.cluster, &task.request));
             self.waiting -= 1;
             self.remove(number)?;
         }

@@ -77,6 +77,7 @@ fn tasks_for_one_device_are_lost_as_erlang_says() {
         // An arrival that is not lost is served for the mean duration.
         let allocated = 100.0 * offered * (1.0 - lost) / 10.0;
         assert!(near(number(&report["allocated_device_percent"]), allocated, 1.5), "{allocated}: {report}");
+        assert_eq!(report["all"]["free_at_loss"]["devices"], 0.0, "a task is lost only where none is free: {report}");
     }
 }
 
@@ -116,6 +117,19 @@ fn every_task_that_comes_is_placed_or_lost_or_still_waits() {
             assert!(allocated > 50.0 && allocated <= 100.0, "{report}");
         }
     }
+}
+
+#[test]
+fn what_is_free_at_a_loss_tells_a_split_cluster_from_a_full_one() {
+    let folder = Folder::new("free-at-loss", 6, 4, &[(1, 1000), (4, 1000)]);
+    let report = folder.report(&["--load", "90", "--policy", "random", "--warm-up", "0", "--count", "2000"]);
+    let free = |sort: &str, what: &str| number(&report["sorts"][sort]["free_at_loss"][what]);
+    assert_eq!(free("one_device", "devices"), 0.0, "one free device would have been enough: {report}");
+    assert!(free("several_devices", "devices") > 1.0, "free devices are on several nodes: {report}");
+    // CPU is never short: each of the six nodes has 64 cores, and each task takes one.
+    assert_eq!(free("several_devices", "devices"), free("several_devices", "devices_with_cpu"));
+    assert!((60_000.0..=64_000.0).contains(&free("several_devices", "cpu_of_one_node_milli")), "{report}");
+    assert_eq!(report["sorts"]["shared"].get("free_at_loss"), None, "no such task was lost");
 }
 
 #[test]

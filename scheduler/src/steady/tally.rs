@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use aliquot_scheduler_core::{NodeSpec, Request};
 use serde::Serialize;
 
+use super::free::{FreeAtLoss, FreeSums};
 use super::workload::DURATION_TICKS;
 use super::{Mode, Play};
 use crate::policy::PolicyName;
@@ -46,6 +47,9 @@ pub struct Counts {
     pub lost: u64,
     /// The lost tasks in percent of those that arrived.
     pub lost_percent: f64,
+    /// What was free when they were lost; absent where none was lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free_at_loss: Option<FreeAtLoss>,
     /// How long they waited; absent where tasks do not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
@@ -78,6 +82,7 @@ pub(super) struct Tally {
     cpu_ticks: u128,
     moves: u64,
     counts: BTreeMap<Sort, Counts>,
+    free: BTreeMap<Sort, FreeSums>,
     waits: BTreeMap<Sort, Vec<u64>>,
     left_waiting: BTreeMap<Sort, u64>,
 }
@@ -96,6 +101,7 @@ impl Tally {
             cpu_ticks: 0,
             moves: 0,
             counts: Sort::ALL.map(|sort| (sort, Counts::default())).into(),
+            free: BTreeMap::new(),
             waits: BTreeMap::new(),
             left_waiting: BTreeMap::new(),
         }
@@ -125,9 +131,11 @@ impl Tally {
         }
     }
 
-    pub(super) fn lost(&mut self, number: u64, request: &Request) {
+    /// Counts a lost task. `free` says what is free; it takes a look at each node, and only counted tasks need it.
+    pub(super) fn lost(&mut self, number: u64, request: &Request, free: impl FnOnce() -> FreeSums) {
         if self.is_counted(number) {
             self.of(request).lost += 1;
+            self.free.entry(Sort::of(request)).or_default().add(free());
         }
     }
 
@@ -162,14 +170,18 @@ impl Tally {
     pub(super) fn report(mut self) -> Report {
         let elapsed = self.now - self.counted_from.unwrap_or(self.now);
         let percent_of = |used: u128, there: u64| 100.0 * used as f64 / (there as f64 * elapsed as f64).max(1.0);
-        let mut all = Counts::default();
-        for counts in self.counts.values_mut() {
+        let (mut all, mut free) = (Counts::default(), FreeSums::default());
+        for (sort, counts) in &mut self.counts {
+            let of_sort = self.free.get(sort).copied().unwrap_or_default();
+            free.add(of_sort);
+            counts.free_at_loss = of_sort.mean();
             all.came += counts.came;
             all.placed += counts.placed;
             all.lost += counts.lost;
             counts.lost_percent = lost_percent(counts);
         }
         all.lost_percent = lost_percent(&all);
+        all.free_at_loss = free.mean();
         if self.play.mode == Mode::Queue {
             for (sort, counts) in &mut self.counts {
                 let still_waiting = self.left_waiting.get(sort).copied().unwrap_or(0);

@@ -1,0 +1,57 @@
+//! What is free in a cluster at the moment at which a task is lost.
+
+use aliquot_scheduler_core::{Cluster, Request};
+use serde::Serialize;
+
+/// What was free when tasks were lost, as the mean over these tasks. If none of the devices
+/// was free, the cluster was full. Otherwise it was split up, or out of CPU.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct FreeAtLoss {
+    /// The number of devices of which no part was in use.
+    pub devices: f64,
+    /// The number of those that were on nodes with enough free CPU for the task.
+    pub devices_with_cpu: f64,
+    /// The most CPU that was free on one node, in thousandths of a core.
+    pub cpu_of_one_node_milli: f64,
+}
+
+/// The sums of [`FreeAtLoss`] over lost tasks.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct FreeSums {
+    losses: u64,
+    devices: u64,
+    devices_with_cpu: u64,
+    cpu_of_one_node_milli: u64,
+}
+
+impl FreeSums {
+    /// Looks at all nodes after one task was lost.
+    pub(super) fn of_loss(cluster: &Cluster, request: &Request) -> Self {
+        let mut sums = Self { losses: 1, ..Self::default() };
+        for (_, node) in cluster.nodes() {
+            let cpu = node.cpu_free();
+            let devices = node.devices().iter().filter(|device| device.is_idle()).count() as u64;
+            sums.devices += devices;
+            sums.devices_with_cpu += if cpu >= request.cpu { devices } else { 0 };
+            sums.cpu_of_one_node_milli = sums.cpu_of_one_node_milli.max(cpu.get());
+        }
+        sums
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.losses += other.losses;
+        self.devices += other.devices;
+        self.devices_with_cpu += other.devices_with_cpu;
+        self.cpu_of_one_node_milli += other.cpu_of_one_node_milli;
+    }
+
+    /// `None` if no task was lost.
+    pub(super) fn mean(self) -> Option<FreeAtLoss> {
+        let mean = |sum: u64| sum as f64 / self.losses as f64;
+        (self.losses > 0).then(|| FreeAtLoss {
+            devices: mean(self.devices),
+            devices_with_cpu: mean(self.devices_with_cpu),
+            cpu_of_one_node_milli: mean(self.cpu_of_one_node_milli),
+        })
+    }
+}
