@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use aliquot_kubernetes::device_plugin::Serves;
 use aliquot_kubernetes::dra::{DraDriver, Settings};
-use aliquot_kubernetes::pod_resources::{Has, PodResources, keep_consumers};
+use aliquot_kubernetes::pod_resources::{Parts, PodResources, keep_consumers};
 use aliquot_kubernetes::{Client, ConnectError, device_plugin, dra, health, reports};
-use aliquot_node::Node;
+use aliquot_node::{Consumer, Node};
 use tokio::sync::watch;
 
 use crate::config::{KubernetesConfig, KubernetesMode, MigMode};
@@ -78,12 +78,12 @@ impl Kubernetes {
     pub(crate) async fn run(self, end: watch::Receiver<bool>) {
         let Kubernetes { node, node_name, client, adapter, pod_resources, reports } = self;
         let told = Arc::clone(&node) as Arc<dyn Node>;
-        let has: Has = match &adapter {
-            Adapter::Dra(driver) => driver.has(),
+        let parts: Arc<dyn Parts> = match &adapter {
+            Adapter::Dra(driver) => driver.parts(),
             // A container of the device plugin gets a slice of its own, so it has the slice that kubelet names.
-            Adapter::DevicePlugin { .. } => Arc::new(|_, _| true),
+            Adapter::DevicePlugin { .. } => Arc::new(|_: &str, _: &Consumer| true),
         };
-        let consumers = until(end.clone(), keep_consumers(Arc::clone(&told), Arc::clone(&pod_resources), has));
+        let consumers = until(end.clone(), keep_consumers(Arc::clone(&told), Arc::clone(&pod_resources), parts));
         let cluster = Arc::new(device_plugin::ApiServer::new(client.clone(), node_name.clone()));
         let health = until(end.clone(), health::tell(Arc::clone(&told), client, node_name));
         let reporting = reports.map(|settings| until(end.clone(), reports::report(settings, Arc::clone(&told))));

@@ -46,7 +46,7 @@ pub(crate) use sockets::{Sockets, keep_serving};
 
 use aliquot_node::Node;
 
-use crate::pod_resources::{Has, PodResources};
+use crate::pod_resources::{Parts, PodResources};
 use crate::relay::Meeting;
 use crate::unix_socket::SocketError;
 use aliquot_api_server::Events;
@@ -111,11 +111,10 @@ impl DraDriver {
         Ok(DraDriver { settings, client, claims: Arc::new(claims), sockets, listening })
     }
 
-    /// Says which containers have which of a claim's slices.
+    /// Knows which containers have which of a claim's slices.
     #[must_use]
-    pub fn has(&self) -> Has {
-        let claims = Arc::clone(&self.claims);
-        Arc::new(move |slice, consumer| claims.has(slice, consumer))
+    pub fn parts(&self) -> Arc<dyn Parts> {
+        Arc::clone(&self.claims) as Arc<dyn Parts>
     }
 
     /// Serves until `end` is true. Prepared claims stay prepared.

@@ -18,7 +18,7 @@ use crate::unix_socket::channel;
 mod consumers;
 mod holders;
 mod recorded;
-pub use consumers::{Has, keep_consumers};
+pub use consumers::{Parts, keep_consumers};
 pub use holders::{Holder, Holders, PodName};
 pub use recorded::Recorded;
 

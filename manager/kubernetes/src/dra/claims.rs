@@ -9,9 +9,11 @@
 //! A claim is divided into slices ([`pods`]) when it is first prepared. The division depends on the requests of each
 //! container of the pods for which the claim is reserved then. If it is reserved for a PodGroup, the group's pods on this
 //! node are meant. The division stays as long as the claim is prepared: kubelet keeps the CDI devices of each request, and
-//! does not ask again for a pod that joins later.
+//! does not ask again for a pod that joins later. What the containers of such a pod have is asked afterwards ([`holding`]),
+//! for people and metrics.
 
 mod error;
+mod holding;
 mod register;
 mod slices;
 
@@ -35,7 +37,7 @@ use super::partitions::View;
 use super::pods::{Misfit, Seen};
 use super::prepared_claims::{Phase, PreparedClaims, PreparedClaimsError, Record};
 use super::{pods, status};
-use crate::pod_resources::PodResources;
+use crate::pod_resources::{Parts, PodResources};
 use aliquot_api_server::{Events, NOT_READ, Patience, is_not_found, message, pod_reference};
 pub(super) use error::ClaimError;
 use register::{Known, Register};
@@ -124,17 +126,6 @@ impl Claims {
     pub(super) fn known(&self) -> BTreeMap<ClaimUid, (String, String)> {
         let named = |known: &Known| (known.namespace.clone(), known.name.clone());
         self.known.lock().iter().map(|(uid, known)| (uid.clone(), named(known))).collect()
-    }
-
-    /// Whether a container really has this slice. Kubelet says only that it has the claim, and names all slices of the
-    /// claim. For a container of a pod that joined later this is not known.
-    #[must_use]
-    pub(super) fn has(&self, slice: &str, consumer: &Consumer) -> bool {
-        let known = self.known.lock();
-        let Some(known) = ClaimUid::of_slice(slice).and_then(|uid| known.get(&uid)) else { return true };
-        let container = (consumer.pod.clone(), consumer.container.clone());
-        let is_in = |containers: &BTreeSet<(String, String)>| containers.contains(&container);
-        known.holders.get(slice).is_none_or(is_in) || !known.holders.values().any(is_in)
     }
 
     /// The node's devices, and which of them are claims' own. Both are from the same moment. A claim's instances count
@@ -415,6 +406,39 @@ impl Claims {
         name == claim.name
             || together.iter().any(|other| other.namespace == *namespace && other.name == name)
             || self.known.lock().has_name(namespace, name)
+    }
+}
+
+#[tonic::async_trait]
+impl Parts for Claims {
+    async fn learn(&self, listed: &BTreeMap<String, BTreeSet<Consumer>>) -> Result<(), String> {
+        let mut of_claims: BTreeMap<ClaimUid, BTreeSet<&Consumer>> = BTreeMap::new();
+        for (slice, consumers) in listed {
+            if let Some(uid) = ClaimUid::of_slice(slice) {
+                of_claims.entry(uid).or_default().extend(consumers);
+            }
+        }
+        let patience = Patience::begin();
+        for (uid, consumers) in of_claims {
+            let unknown = self.known.lock().get_mut(&uid).map(|known| {
+                let pods = known.holding.look(&consumers);
+                (known.namespace.clone(), known.name.clone(), known.holding.requests(), pods)
+            });
+            let Some((namespace, claim, requests, pods)) = unknown else { continue };
+            for name in pods {
+                let pod = self.pod(&namespace, &name, patience).await.map_err(|error| error.to_string())?;
+                if let (Some(pod), Some(known)) = (pod, self.known.lock().get_mut(&uid)) {
+                    known.holding.join(&name, &pods::seen(&pod, &claim, &requests));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has(&self, slice: &str, consumer: &Consumer) -> bool {
+        let known = self.known.lock();
+        let of_slice = ClaimUid::of_slice(slice).and_then(|uid| known.get(&uid));
+        of_slice.is_none_or(|known| known.holding.has(slice, consumer))
     }
 }
 

@@ -15,13 +15,36 @@ use crate::device_plugin::{CdiName, RecordedNames};
 /// Time between two questions to kubelet.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Decides whether a container has the slice of this name. Kubelet says only that the container has the claim of the
-/// slice, and not which requests of the claim it has.
-pub type Has = Arc<dyn Fn(&str, &Consumer) -> bool + Send + Sync>;
+/// Knows which slices of its claims a container has. Kubelet says only that the container has the claim, and not which
+/// requests of the claim it has.
+#[tonic::async_trait]
+pub trait Parts: Send + Sync {
+    /// Finds out about containers that came since the last call. `listed` has the containers that may have each slice, as
+    /// kubelet tells.
+    ///
+    /// # Errors
+    /// Why that was not possible for all of them.
+    async fn learn(&self, listed: &BTreeMap<String, BTreeSet<Consumer>>) -> Result<(), String>;
 
-/// Tells the node which containers run in its slices, until this is dropped. If kubelet does not answer, that is logged
-/// once, and its last answer still counts.
-pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources>, has: Has) {
+    /// Whether a container has the slice of this name, or may have it.
+    fn has(&self, slice: &str, consumer: &Consumer) -> bool;
+}
+
+/// A rule that depends on nothing else.
+#[tonic::async_trait]
+impl<F: Fn(&str, &Consumer) -> bool + Send + Sync> Parts for F {
+    async fn learn(&self, _: &BTreeMap<String, BTreeSet<Consumer>>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn has(&self, slice: &str, consumer: &Consumer) -> bool {
+        self(slice, consumer)
+    }
+}
+
+/// Tells the node which containers run in its slices, until this is dropped. If kubelet or the API server does not answer,
+/// that is logged once, and the last answer still counts.
+pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources>, parts: Arc<dyn Parts>) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut answered = true;
@@ -29,25 +52,33 @@ pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources
         ticks.tick().await;
         let slices = node::blocking(&node, |node| node.list()).await;
         // Asked after the slices were read: so each container that has one of these is in the answer.
-        match pod_resources.list().await {
+        let problem = match pod_resources.list().await {
             Ok(holders) => {
-                answered = true;
-                let has = Arc::clone(&has);
-                node::blocking(&node, move |node| tell(node, &slices, &holders, &has)).await;
+                let listed = listed(&slices, &holders);
+                let learned = parts.learn(&listed).await;
+                let parts = Arc::clone(&parts);
+                node::blocking(&node, move |node| tell(node, &slices, &holders, listed, &*parts)).await;
+                learned.err()
             }
-            Err(error) if answered => {
-                answered = false;
-                warn!("{error}");
-            }
-            Err(_) => {}
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(problem) = problem.as_ref().filter(|_| answered) {
+            warn!("cannot tell all containers that run in slices: {problem}");
         }
+        answered = problem.is_none();
     }
 }
 
 /// Tells the node the changes for these slices. A slice that was made anew meanwhile has another container, and is left
 /// alone.
-fn tell(node: &dyn Node, slices: &[Slice], holders: &Holders, has: &Has) {
-    let mut found = of_slices(slices, holders, has);
+fn tell(
+    node: &dyn Node,
+    slices: &[Slice],
+    holders: &Holders,
+    listed: BTreeMap<String, BTreeSet<Consumer>>,
+    parts: &dyn Parts,
+) {
+    let mut found = of_slices(slices, holders, listed, parts);
     for slice in slices {
         let name = &slice.content.name;
         let consumers = found.remove(name.as_str()).unwrap_or_default();
@@ -57,31 +88,44 @@ fn tell(node: &dyn Node, slices: &[Slice], holders: &Holders, has: &Has) {
     }
 }
 
-/// The containers that have each slice, by any of its CDI names.
-fn of_slices<'a>(slices: &'a [Slice], holders: &Holders, has: &Has) -> BTreeMap<&'a str, BTreeSet<Consumer>> {
+/// The containers that may have each slice, by any of its CDI names.
+fn listed(slices: &[Slice], holders: &Holders) -> BTreeMap<String, BTreeSet<Consumer>> {
     let mut by_name: BTreeMap<CdiName, &str> = BTreeMap::new();
     for slice in slices {
         let content = &slice.content;
         let names = content.aliases.iter().chain([&content.name]);
         by_name.extend(names.map(|name| (CdiName::of_slice(name), content.name.as_str())));
     }
-    let mut found: BTreeMap<&str, BTreeSet<Consumer>> = BTreeMap::new();
+    let mut found: BTreeMap<String, BTreeSet<Consumer>> = BTreeMap::new();
     for holder in holders.iter() {
-        let theirs = names(holder).filter_map(|name| by_name.get(&name));
-        for slice in theirs.filter(|slice| has(slice, &holder.consumer)) {
-            found.entry(slice).or_default().insert(holder.consumer.clone());
+        for slice in names(holder).filter_map(|name| by_name.get(&name)) {
+            found.entry((*slice).to_owned()).or_default().insert(holder.consumer.clone());
         }
     }
+    found
+}
+
+/// The containers that have each slice.
+fn of_slices(
+    slices: &[Slice],
+    holders: &Holders,
+    mut listed: BTreeMap<String, BTreeSet<Consumer>>,
+    parts: &dyn Parts,
+) -> BTreeMap<String, BTreeSet<Consumer>> {
+    for (slice, consumers) in &mut listed {
+        consumers.retain(|consumer| parts.has(slice, consumer));
+    }
+    listed.retain(|_, consumers| !consumers.is_empty());
     // `PodResources` does not list an init container that ends before the others start.
     let recorded = RecordedNames::new(holders);
     for slice in slices {
-        if let Entry::Vacant(entry) = found.entry(&slice.content.name)
+        if let Entry::Vacant(entry) = listed.entry(slice.content.name.clone())
             && let Some(consumer) = recorded.consumer_of(slice)
         {
             entry.insert(BTreeSet::from([consumer]));
         }
     }
-    found
+    listed
 }
 
 /// The CDI devices that a container got, by claims and by units of device plugins.
@@ -143,7 +187,11 @@ mod tests {
             }
         });
         let mut keeping = JoinSet::new();
-        keeping.spawn(keep_consumers(node.clone(), Arc::new(PodResources::new(dir.path())), Arc::new(|_, _| true)));
+        keeping.spawn(keep_consumers(
+            node.clone(),
+            Arc::new(PodResources::new(dir.path())),
+            Arc::new(|_: &str, _: &Consumer| true),
+        ));
         while node.get("pod.default.before.main").unwrap().consumers.is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -159,13 +207,13 @@ mod tests {
             cdi_devices: slices.iter().map(|slice| slice.cdi_device.clone()).collect(),
         };
         let holders = Holders::from_iter([holder("a"), holder("b")]);
-        let has: Has = Arc::new(|slice, consumer| (slice == "claim-1.0") == (consumer.pod == "a"));
-        let found = of_slices(&slices, &holders, &has);
+        let has = |slice: &str, consumer: &Consumer| (slice == "claim-1.0") == (consumer.pod == "a");
+        let found = of_slices(&slices, &holders, listed(&slices, &holders), &has);
         assert_eq!(
             found,
             BTreeMap::from([
-                ("claim-1.0", BTreeSet::from([consumer("a")])),
-                ("claim-1.1", BTreeSet::from([consumer("b")])),
+                ("claim-1.0".to_owned(), BTreeSet::from([consumer("a")])),
+                ("claim-1.1".to_owned(), BTreeSet::from([consumer("b")])),
             ])
         );
     }
@@ -188,12 +236,12 @@ mod tests {
             holder("a2", "aliquot.dev/slice=claim-1", false),
             holder("b", "other.dev/gpu=claim-1", true),
         ]);
-        let found = of_slices(&slices, &holders, &(Arc::new(|_: &str, _: &Consumer| true) as Has));
+        let found = of_slices(&slices, &holders, listed(&slices, &holders), &|_: &str, _: &Consumer| true);
         assert_eq!(
             found,
             BTreeMap::from([
-                ("claim-1", BTreeSet::from([consumer("a"), consumer("a2")])),
-                ("pod.n.b.c", BTreeSet::from([consumer("b")])),
+                ("claim-1".to_owned(), BTreeSet::from([consumer("a"), consumer("a2")])),
+                ("pod.n.b.c".to_owned(), BTreeSet::from([consumer("b")])),
             ])
         );
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_node::Partition;
 
+use super::holding::Holding;
 use crate::dra::instances;
 use crate::dra::names::ClaimUid;
 use crate::dra::prepared_claims::Record;
@@ -14,17 +15,16 @@ pub(super) struct Known {
     pub(super) name: String,
     /// The MIG instances that are or will be its own.
     pub(super) partitions: Vec<Partition>,
-    /// The pods and containers that have each of its slices, if it has several.
-    pub(super) holders: BTreeMap<String, BTreeSet<(String, String)>>,
+    /// The containers that have each of its slices.
+    pub(super) holding: Holding,
 }
 
 impl Known {
     pub(super) fn of(record: &Record, boot_id: &str) -> Known {
         let is_own = record.boot_id == boot_id;
         let partitions = instances::partitions(record).filter(|_| is_own).cloned().collect();
-        let holders = record.slices.iter().map(|slice| (slice.slice.name.clone(), slice.containers.clone()));
-        let holders = holders.filter(|_| record.slices.len() > 1).collect();
-        Known { namespace: record.namespace.clone(), name: record.name.clone(), partitions, holders }
+        let holding = Holding::of(record);
+        Known { namespace: record.namespace.clone(), name: record.name.clone(), partitions, holding }
     }
 }
 
@@ -40,6 +40,10 @@ pub(super) struct Register {
 impl Register {
     pub(super) fn get(&self, uid: &ClaimUid) -> Option<&Known> {
         self.by_uid.get(uid)
+    }
+
+    pub(super) fn get_mut(&mut self, uid: &ClaimUid) -> Option<&mut Known> {
+        self.by_uid.get_mut(uid)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ClaimUid, &Known)> {
@@ -82,7 +86,7 @@ mod tests {
             namespace: "team".into(),
             name: name.into(),
             partitions: Vec::new(),
-            holders: BTreeMap::new(),
+            holding: Holding::default(),
         };
         let mut register = Register::default();
         register.insert(uid("former"), known("train"));

@@ -235,6 +235,50 @@ async fn a_container_is_told_of_its_own_slices_as_far_as_that_is_known() {
     }
 }
 
+fn asked_for_pods(world: &World) -> Vec<String> {
+    let calls = world.server.lock().calls.clone();
+    calls.into_iter().filter(|call| call.contains("/pods/")).collect()
+}
+
+/// Kubelet does not ask the driver again for a pod that joins, and lists all slices of the claim for each container.
+#[tokio::test]
+async fn a_container_that_joins_is_told_of_its_own_slices() {
+    let world = world(&["one", "two"], pod(&[("a", &["one"]), ("b", &["two"])]));
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    let consumer = |pod: &str, container: &str| Consumer {
+        namespace: "team".into(),
+        pod: pod.into(),
+        container: container.into(),
+    };
+    let slice = |number: u32| format!("claim-{UID}.{number}");
+    let list = |consumers: &[Consumer]| {
+        (0..2).map(|number| (slice(number), consumers.iter().cloned().collect())).collect::<BTreeMap<_, _>>()
+    };
+    let mut joining = pod(&[("c", &["two"]), ("none", &[])]);
+    joining["metadata"] = json!({"name": "joins", "uid": "other-uid"});
+    world.server.lock().pod = Some(joining);
+    let joined = list(&[consumer("pod", "a"), consumer("pod", "b"), consumer("joins", "c"), consumer("joins", "none")]);
+    let restarted = world.start("boot-1");
+    for claims in [&claims, &restarted] {
+        assert!(claims.has(&slice(0), &consumer("joins", "c")));
+        world.server.lock().calls.clear();
+        claims.learn(&joined).await.unwrap();
+        let has = |number: u32, container: &str| claims.has(&slice(number), &consumer("joins", container));
+        assert!(!has(0, "c") && has(1, "c") && !has(0, "none") && !has(1, "none"));
+        // It is asked about once.
+        claims.learn(&joined).await.unwrap();
+        assert_eq!(asked_for_pods(&world), ["GET /api/v1/namespaces/team/pods/joins"]);
+        assert!(claims.has(&slice(0), &consumer("pod", "a")) && !claims.has(&slice(1), &consumer("pod", "a")));
+    }
+    // Another pod gets its name.
+    world.server.lock().pod = Some(pod(&[("c", &["one"])]));
+    claims.learn(&list(&[consumer("pod", "a")])).await.unwrap();
+    world.server.lock().pod.as_mut().unwrap()["metadata"]["name"] = "joins".into();
+    claims.learn(&joined).await.unwrap();
+    assert!(claims.has(&slice(0), &consumer("joins", "c")) && !claims.has(&slice(1), &consumer("joins", "c")));
+}
+
 #[tokio::test]
 async fn a_claim_of_several_slices_is_not_forgotten_while_one_of_them_is_used() {
     let world = world(&["one", "two"], pod(&[("a", &["one"]), ("b", &["two"])]));
