@@ -34,14 +34,20 @@ impl<'a> Divided<'a> {
     }
 
     /// Whether a division of the claim for the containers of one pod is one for those of the other pod, too: a request that
-    /// no container of a pod has is divided from the others.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        let is_among = |set: &BTreeSet<&str>, sets: &BTreeMap<&str, BTreeSet<&str>>| {
-            let is_apart = || sets.values().all(|of| of.is_disjoint(set));
-            sets.values().any(|of| of == set) || set.len() == 1 && is_apart()
+    /// no container of a pod has is divided from the others. But a node does not divide a claim of which the containers have
+    /// nothing. `of_ours`: the claim's requests for devices of our driver.
+    pub(super) fn is_like(&self, other: &Self, of_ours: &BTreeSet<&str>) -> bool {
+        let (own, others) = (self.sets(of_ours), other.sets(of_ours));
+        let is_among = |set: &BTreeSet<&str>, sets: &[&BTreeSet<&str>]| {
+            let is_apart = || sets.iter().all(|of| of.is_disjoint(set));
+            sets.contains(&set) || set.len() == 1 && is_apart()
         };
-        self.requests.values().all(|set| is_among(set, &other.requests))
-            && other.requests.values().all(|set| is_among(set, &self.requests))
+        own.iter().all(|set| is_among(set, &others)) && others.iter().all(|set| is_among(set, &own))
+    }
+
+    /// The requests that are in one slice together because of these containers.
+    fn sets<'b>(&'b self, of_ours: &'b BTreeSet<&'b str>) -> Vec<&'b BTreeSet<&'b str>> {
+        if self.requests.is_empty() { vec![of_ours] } else { self.requests.values().collect() }
     }
 }
 

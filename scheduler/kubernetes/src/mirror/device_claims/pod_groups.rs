@@ -110,7 +110,7 @@ impl Mirror {
         let named = other.claims.iter().find(|of| of.claim.as_ref() == Some(&claim.name));
         let Some(named) = named else { return Ok(()) };
         let own = Divided::of(&facts.spec, &of_pod.name, of_ours);
-        match own.is_like(&Divided::of(&other.spec, &named.name, of_ours)) {
+        match own.is_like(&Divided::of(&other.spec, &named.name, of_ours), of_ours) {
             true => Ok(()),
             false => Err(format!(
                 "its containers have other requests of the claim than those of pod {}, and a node divides the claim once \

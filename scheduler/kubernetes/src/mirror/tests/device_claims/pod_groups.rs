@@ -385,6 +385,31 @@ fn pods_of_a_group_divide_a_claim_of_several_requests_alike() {
     assert_eq!(world.names_of_bound(), ["a", "c", "d", "f"], "{:?}", world.log);
 }
 
+/// A node makes one slice of a claim if no container of the first pod has a part of it.
+#[test]
+fn who_has_nothing_of_a_group_s_claim_leaves_it_undivided() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    world.group_with_claim("g", 0, 50);
+    world.change_claim("g-gpu", |claim| {
+        let requests = &mut claim["spec"]["devices"]["requests"];
+        let mut second = requests[0].clone();
+        second["name"] = "second".into();
+        requests.as_array_mut().unwrap().push(second);
+    });
+    let nothing = || json!([{"name": "main"}]);
+    let all = json!([{"name": "main", "resources": {"claims": [{"name": "gpu"}]}}]);
+    for (name, containers) in
+        [("a", nothing()), ("b", json!([having("main", &["second"])])), ("c", all), ("d", nothing())]
+    {
+        world.member(name, "g", json!({"spec": {"containers": containers}}));
+    }
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "c", "d"], "{:?}", world.log);
+    let why = world.why_waiting("b");
+    assert!(why.contains("have other requests of the claim than those of pod"), "{why}");
+}
+
 /// What happens to one pod of a group is a matter of that pod, and not of the others.
 #[test]
 fn a_change_of_one_pod_of_a_group_has_only_that_pod_looked_at() {
