@@ -37,6 +37,8 @@ mod containers_of_a_pod;
 mod faults;
 #[path = "real_cluster/figures.rs"]
 mod figures;
+#[path = "real_cluster/groups.rs"]
+mod groups;
 #[path = "real_cluster/holder.rs"]
 mod holder;
 #[path = "real_cluster/instances.rs"]
@@ -180,6 +182,15 @@ fn claims_of_a_real_cluster_are_allocated_by_the_scheduler() {
         }
         tests.a_class_gives_devices_by_their_number();
         tests.pods_are_placed();
+    });
+}
+
+#[test]
+#[ignore = "needs a real cluster in KUBECONFIG"]
+fn pods_of_a_real_cluster_s_groups_share_their_claims() {
+    on_the_cluster(CLAIMS, |tests| {
+        let _scheduler = tests.deploy_scheduler(&[]);
+        tests.pods_of_a_group_have_what_they_name_of_its_claim();
     });
 }
 
