@@ -137,6 +137,8 @@ fn names(holder: &Holder) -> impl Iterator<Item = CdiName> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use aliquot_node::SliceRequest;
     use tokio::task::JoinSet;
 
@@ -163,10 +165,10 @@ mod tests {
         Consumer { namespace: "n".into(), pod: pod.into(), container: "c".into() }
     }
 
-    /// The slice `name` for a container that has this unit.
-    fn slice_with_unit(name: &str, unit: &str) -> SliceRequest {
+    /// The slice `name` for a container that has this unit of a resource.
+    fn slice_with_unit(name: &str, resource: &str, unit: &str) -> SliceRequest {
         let mut content = slice_of(name, &device(0, 16), 10, GIB).content;
-        content.aliases.insert(CdiName::of_units(CORE, &BTreeSet::from([unit.to_owned()])).alias().to_owned());
+        content.aliases.insert(CdiName::of_units(resource, &BTreeSet::from([unit.to_owned()])).alias().to_owned());
         content
     }
 
@@ -176,13 +178,13 @@ mod tests {
         let (kubelet, node) = (TestKubelet::start(dir.path()), TestNode::new(vec![device(0, 16)]));
         kubelet.known().give("before", CORE, &["GPU-1::0".to_owned()]);
         // In the order of names, this slice is handled last.
-        node.create(&slice_with_unit("pod.default.before.main", "GPU-1::0")).unwrap();
+        node.create(&slice_with_unit("pod.default.before.main", CORE, "GPU-1::0")).unwrap();
         let new = Consumer { namespace: "default".into(), pod: "a".into(), container: "main".into() };
         kubelet.meanwhile({
             let (known, node, new) = (kubelet.known(), Arc::clone(&node), new.clone());
             move || {
                 known.give("a", CORE, &["GPU-1::1".to_owned()]);
-                node.create(&slice_with_unit("pod.default.a.main", "GPU-1::1")).unwrap();
+                node.create(&slice_with_unit("pod.default.a.main", CORE, "GPU-1::1")).unwrap();
                 node.set_consumers("pod.default.a.main", &BTreeSet::from([new]));
             }
         });
@@ -196,6 +198,41 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(node.get("pod.default.a.main").unwrap().consumers, BTreeSet::from([new]));
+    }
+
+    /// A container is in the last slice, and until it was learned about it may be in all.
+    #[derive(Default)]
+    struct InTheLast(AtomicBool);
+
+    #[tonic::async_trait]
+    impl Parts for InTheLast {
+        async fn learn(&self, _: &BTreeMap<String, BTreeSet<Consumer>>) -> Result<(), String> {
+            self.0.store(true, Ordering::Relaxed);
+            // Of others it is not known.
+            Err("the API server does not answer".into())
+        }
+
+        fn has(&self, slice: &str, _: &Consumer) -> bool {
+            slice == "last" || !self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_container_has_is_asked_before_it_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (kubelet, node) = (TestKubelet::start(dir.path()), TestNode::new(vec![device(0, 16)]));
+        for (slice, resource) in [("first", CORE), ("last", "aliquot.dev/gpu-memory")] {
+            node.create(&slice_with_unit(slice, resource, "GPU-1::0")).unwrap();
+            kubelet.give("joins", resource, &["GPU-1::0".to_owned()]);
+        }
+        let mut keeping = JoinSet::new();
+        let parts = Arc::new(InTheLast::default());
+        keeping.spawn(keep_consumers(node.clone(), Arc::new(PodResources::new(dir.path())), parts));
+        // They are told in the order of names.
+        while node.get("last").unwrap().consumers.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(node.get("first").unwrap().consumers.is_empty());
     }
 
     #[test]
