@@ -99,14 +99,9 @@ impl<'a> Context<'a> {
         self.movable.note_all_known();
     }
 
-    /// The queues that hold more of any of these resources than a right gives them, each with all such resources.
-    pub(super) fn givers(
-        &mut self,
-        cluster: &Cluster,
-        right: Right,
-        resources: &[usize],
-    ) -> BTreeMap<QueueId, Vec<usize>> {
-        self.givers.entry(right).or_insert_with(|| Givers::of(cluster, self.shares, right)).among(resources)
+    /// The queues that hold more of a resource than a right gives them.
+    pub(super) fn givers(&mut self, cluster: &Cluster, right: Right) -> &Givers {
+        self.givers.entry(right).or_insert_with(|| Givers::of(cluster, self.shares, right))
     }
 
     /// Ends the cycle: remembers which searches go on in the next cycle.

@@ -37,6 +37,12 @@ impl Givers {
         }
     }
 
+    /// Whether any other queue than this one holds too much of any of these resources.
+    pub(super) fn is_any_other_among(&self, resources: &[usize], queue: QueueId) -> bool {
+        let mut queues = resources.iter().filter_map(|resource| self.by_resource.get(resource)).flatten();
+        queues.any(|giver| *giver != queue)
+    }
+
     /// The queues that hold too much of any of these resources, each with all such resources.
     pub(super) fn among(&self, resources: &[usize]) -> BTreeMap<QueueId, Vec<usize>> {
         let mut among: BTreeMap<QueueId, Vec<usize>> = BTreeMap::new();

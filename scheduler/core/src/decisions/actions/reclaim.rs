@@ -72,7 +72,7 @@ fn by_rights(is_guaranteed: bool, mut reclaim: impl FnMut(Right) -> ActionResult
 /// its quota.
 pub(super) fn others_give(cluster: &Cluster, context: &mut Context<'_>, unit: &Unit, is_guaranteed: bool) -> bool {
     let needs = needs(cluster, unit);
-    let mut gives = |right| context.givers(cluster, right, &needs).keys().any(|queue| *queue != unit.queue);
+    let mut gives = |right| context.givers(cluster, right).is_any_other_among(&needs, unit.queue);
     gives(Right::FairShare) || (is_guaranteed && gives(Right::Guarantee))
 }
 
@@ -92,7 +92,7 @@ fn reclaim_by(
     needs: &[usize],
     own_units: Option<Own>,
 ) -> ActionResult {
-    let mut givers = context.givers(cluster, right, needs);
+    let mut givers = context.givers(cluster, right).among(needs);
     givers.remove(&unit.queue);
     if givers.is_empty() {
         return Err(Refusal::NothingToTake);
