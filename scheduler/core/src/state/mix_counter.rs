@@ -73,10 +73,7 @@ impl MixCounter {
         let all = self.counts.values().fold(0_u64, |sum, count| sum.saturating_add(count.weight));
         // At least an eighth of the weight must be new. Otherwise chance would look like a change, and each change
         // makes the policy compute all bids again.
-        if all < TASKS_MIN * TASK || self.news < all / 8 {
-            return None;
-        }
-        if self.is_as_given {
+        if all < TASKS_MIN * TASK || self.news < all / 8 || self.is_as_given {
             return None;
         }
         let mix = self.heaviest();
@@ -291,6 +288,20 @@ mod tests {
         }
         assert!(counter.counts.len() <= REQUESTS_MAX);
         assert_eq!(counts(counter.mix(0)).first(), Some(&(share(50), 1600)));
+    }
+
+    /// A mix that was found to be as the given one is looked at again after the counts have decayed.
+    #[test]
+    fn what_is_forgotten_with_time_is_news() {
+        let mut counter = MixCounter::new(HOUR_MS, 0);
+        let large = Request { devices: DeviceRequest::whole(64), ..Request::default() };
+        for is_news in [true, false] {
+            note(&mut counter, &share(1), 4096, 0);
+            note(&mut counter, &large, 1, 0);
+            assert_eq!(counter.mix(0).is_some(), is_news);
+        }
+        // Of the two large tasks a thirty-second part is left, which is too little to be counted.
+        assert_eq!(counts(counter.mix(6 * HOUR_MS)), [(share(1), 128 * 16)]);
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl Cluster {
     /// The capacity of each resource, by number: of the nodes that are not cordoned, and of their healthy devices.
     pub(crate) fn totals(&self) -> Vec<u64> {
         let mut totals = self.totals.get_or_init(|| self.added_up()).clone();
-        // A claim may since have named a model that no node has.
+        // A claim or a queue may since have named a model that no node has.
         totals.resize(self.resources.len(), 0);
         totals
     }
