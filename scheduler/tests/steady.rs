@@ -126,10 +126,16 @@ fn what_is_free_at_a_loss_tells_a_split_cluster_from_a_full_one() {
     let free = |sort: &str, what: &str| number(&report["sorts"][sort]["free_at_loss"][what]);
     assert_eq!(free("one_device", "devices"), 0.0, "one free device would have been enough: {report}");
     assert!(free("several_devices", "devices") > 1.0, "free devices are on several nodes: {report}");
+    assert_eq!(free("several_devices", "devices"), free("several_devices", "device_time"), "no device is shared");
     // CPU is never short: each of the six nodes has 64 cores, and each task takes one.
     assert_eq!(free("several_devices", "devices"), free("several_devices", "devices_with_cpu"));
     assert!((60_000.0..=64_000.0).contains(&free("several_devices", "cpu_of_one_node_milli")), "{report}");
     assert_eq!(report["sorts"]["shared"].get("free_at_loss"), None, "no such task was lost");
+
+    let folder = Folder::new("free-parts", 1, 2, &[(1, 600)]);
+    let report = folder.report(&["--load", "200", "--warm-up", "100", "--count", "500"]);
+    let free = &report["sorts"]["shared"]["free_at_loss"];
+    assert!(near(number(&free["device_time"]), 0.8, 1e-9) && number(&free["devices"]) == 0.0, "two rests: {report}");
 }
 
 #[test]
