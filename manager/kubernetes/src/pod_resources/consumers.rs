@@ -30,7 +30,7 @@ pub trait Parts: Send + Sync {
     fn has(&self, slice: &str, consumer: &Consumer) -> bool;
 }
 
-/// A rule that depends on nothing else.
+/// A fixed rule: there is nothing to find out for it.
 #[tonic::async_trait]
 impl<F: Fn(&str, &Consumer) -> bool + Send + Sync> Parts for F {
     async fn learn(&self, _: &BTreeMap<String, BTreeSet<Consumer>>) -> Result<(), String> {

@@ -47,8 +47,8 @@ impl Holding {
         self.slices.values().flat_map(|held| &held.requests).cloned().collect()
     }
 
-    /// Of these containers, which are all that have the claim, the pods that have a container of which it is not known what it
-    /// has. Forgets pods that are not among them: others may get their names.
+    /// The pods with a container whose slices are not known yet. `consumers` are all containers that have the claim. Forgets
+    /// pods that have no container among them: another pod may get such a name.
     pub(super) fn look(&mut self, consumers: &BTreeSet<&Consumer>) -> BTreeSet<String> {
         if self.slices.is_empty() {
             return BTreeSet::new();

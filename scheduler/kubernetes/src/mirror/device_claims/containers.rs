@@ -34,8 +34,8 @@ impl<'a> Divided<'a> {
     }
 
     /// Whether a division of the claim for the containers of one pod is one for those of the other pod, too: a request that
-    /// no container of a pod has is divided from the others. But a node does not divide a claim of which the containers have
-    /// nothing. `of_ours`: the claim's requests for devices of our driver.
+    /// no container of a pod has is divided from the others. But a node makes one slice of the claim if no
+    /// container of the pod names it. `of_ours`: the claim's requests for devices of our driver.
     pub(super) fn is_like(&self, other: &Self, of_ours: &BTreeSet<&str>) -> bool {
         let (own, others) = (self.sets(of_ours), other.sets(of_ours));
         let is_among = |set: &BTreeSet<&str>, sets: &[&BTreeSet<&str>]| {
