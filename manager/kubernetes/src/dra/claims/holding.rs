@@ -17,6 +17,8 @@ pub(super) struct Holding {
     slices: BTreeMap<String, Held>,
     /// Pods that came after the claim was divided, and of which it is known what their containers have.
     joined: BTreeSet<String>,
+    /// Pods of which kubelet listed a container at the last look.
+    listed: BTreeSet<String>,
 }
 
 /// A slice of a claim.
@@ -33,7 +35,7 @@ impl Holding {
             let held = Held { requests: slice.requests(), containers: slice.containers.clone() };
             (slice.slice.name.clone(), held)
         });
-        Holding { slices: slices.collect(), joined: BTreeSet::new() }
+        Holding { slices: slices.collect(), ..Holding::default() }
     }
 
     /// Whether a container has the slice of this name, or may have it.
@@ -48,17 +50,19 @@ impl Holding {
     }
 
     /// The pods with a container whose slices are not known yet. `consumers` are all containers that have the claim. Forgets
-    /// pods that have no container among them: another pod may get such a name.
+    /// pods that were listed before and are no longer: another pod may get such a name. The first pods are listed some time
+    /// after the claim was divided.
     pub(super) fn look(&mut self, consumers: &BTreeSet<&Consumer>) -> BTreeSet<String> {
         if self.slices.is_empty() {
             return BTreeSet::new();
         }
-        let listed: BTreeSet<&str> = consumers.iter().map(|consumer| consumer.pod.as_str()).collect();
-        let gone: BTreeSet<String> = self.joined.iter().filter(|pod| !listed.contains(pod.as_str())).cloned().collect();
+        let listed: BTreeSet<String> = consumers.iter().map(|consumer| consumer.pod.clone()).collect();
+        let gone = &self.listed - &listed;
         self.joined.retain(|pod| !gone.contains(pod));
         for held in self.slices.values_mut() {
             held.containers.retain(|(pod, _)| !gone.contains(pod));
         }
+        self.listed = listed;
         consumers.iter().filter(|consumer| !self.knows(consumer)).map(|consumer| consumer.pod.clone()).collect()
     }
 

@@ -226,10 +226,7 @@ async fn a_container_is_told_of_its_own_slices_as_far_as_that_is_known() {
     let claims = world.start("boot-1");
     prepare(&claims).await.unwrap();
     for claims in [claims, world.start("boot-1")] {
-        let has = |number: u32, container: &str| {
-            let consumer = Consumer { namespace: "team".into(), pod: "pod".into(), container: container.into() };
-            claims.has(&format!("claim-{UID}.{number}"), &consumer)
-        };
+        let has = |number: u32, container: &str| claims.has(&slice(number), &consumer("pod", container));
         assert!(has(0, "a") && has(1, "b") && !has(0, "b") && !has(1, "a"));
         assert!(has(0, "late") && has(1, "late"));
     }
@@ -240,21 +237,25 @@ fn asked_for_pods(world: &World) -> Vec<String> {
     calls.into_iter().filter(|call| call.contains("/pods/")).collect()
 }
 
+fn consumer(pod: &str, container: &str) -> Consumer {
+    Consumer { namespace: "team".into(), pod: pod.into(), container: container.into() }
+}
+
+fn slice(number: u32) -> String {
+    format!("claim-{UID}.{number}")
+}
+
+/// Kubelet's list for a claim of two slices: it names both for each container.
+fn list(consumers: &[Consumer]) -> BTreeMap<String, BTreeSet<Consumer>> {
+    (0..2).map(|number| (slice(number), consumers.iter().cloned().collect())).collect()
+}
+
 /// Kubelet does not ask the driver again for a pod that joins, and lists all slices of the claim for each container.
 #[tokio::test]
 async fn a_container_that_joins_is_told_of_its_own_slices() {
     let world = world(&["one", "two"], pod(&[("a", &["one"]), ("b", &["two"])]));
     let claims = world.start("boot-1");
     prepare(&claims).await.unwrap();
-    let consumer = |pod: &str, container: &str| Consumer {
-        namespace: "team".into(),
-        pod: pod.into(),
-        container: container.into(),
-    };
-    let slice = |number: u32| format!("claim-{UID}.{number}");
-    let list = |consumers: &[Consumer]| {
-        (0..2).map(|number| (slice(number), consumers.iter().cloned().collect())).collect::<BTreeMap<_, _>>()
-    };
     let mut joining = pod(&[("c", &["two"]), ("none", &[])]);
     joining["metadata"] = json!({"name": "joins", "uid": "other-uid"});
     world.server.lock().pod = Some(joining);
@@ -271,12 +272,29 @@ async fn a_container_that_joins_is_told_of_its_own_slices() {
         assert_eq!(asked_for_pods(&world), ["GET /api/v1/namespaces/team/pods/joins"]);
         assert!(claims.has(&slice(0), &consumer("pod", "a")) && !claims.has(&slice(1), &consumer("pod", "a")));
     }
-    // Another pod gets its name.
-    world.server.lock().pod = Some(pod(&[("c", &["one"])]));
+}
+
+#[tokio::test]
+async fn a_pod_that_takes_another_ones_name_has_its_own_slices() {
+    let world = world(&["one", "two"], pod(&[("a", &["one"]), ("b", &["two"])]));
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    // The first pod is listed some time after the claim was divided, and is not asked about.
+    claims.learn(&list(&[])).await.unwrap();
+    world.server.lock().calls.clear();
     claims.learn(&list(&[consumer("pod", "a")])).await.unwrap();
-    world.server.lock().pod.as_mut().unwrap()["metadata"]["name"] = "joins".into();
-    claims.learn(&joined).await.unwrap();
-    assert!(claims.has(&slice(0), &consumer("joins", "c")) && !claims.has(&slice(1), &consumer("joins", "c")));
+    assert_eq!(asked_for_pods(&world), [""; 0]);
+    for name in ["pod", "joins"] {
+        for (request, number) in [("two", 1), ("one", 0)] {
+            claims.learn(&list(&[])).await.unwrap();
+            let mut newcomer = pod(&[("a", &[request])]);
+            newcomer["metadata"]["name"] = name.into();
+            world.server.lock().pod = Some(newcomer);
+            claims.learn(&list(&[consumer(name, "a")])).await.unwrap();
+            let has = |number: u32| claims.has(&slice(number), &consumer(name, "a"));
+            assert!(has(number) && !has(1 - number), "{name} has {request}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -286,9 +304,8 @@ async fn a_claim_of_several_slices_is_not_forgotten_while_one_of_them_is_used() 
     prepare(&claims).await.unwrap();
     world.server.lock().claim = None;
     let client = client(&world.server);
-    let second = format!("claim-{UID}.1");
-    let consumer = Consumer { namespace: "team".into(), pod: "pod".into(), container: "b".into() };
-    world.node.set_consumers(&second, &BTreeSet::from([consumer]));
+    let second = slice(1);
+    world.node.set_consumers(&second, &BTreeSet::from([consumer("pod", "b")]));
     assert!(stale::look(&claims, &client, &BTreeSet::new()).await.is_empty());
     world.node.set_consumers(&second, &BTreeSet::new());
     let suspects = stale::look(&claims, &client, &BTreeSet::new()).await;
