@@ -62,7 +62,9 @@ impl PythonEnvironment {
         let errors = String::from_utf8_lossy(&made.stderr);
         assert!(made.status.success(), "no virtual environment (apt-get install python3-venv): {errors}");
         let installed = Command::new(dir.join("bin/pip"))
-            .args(["install", "--quiet", "--disable-pip-version-check", "--requirement"])
+            .args(["install", "--quiet", "--disable-pip-version-check"])
+            // The environment is kept, so copies of the packages would only take space.
+            .args(["--no-cache-dir", "--requirement"])
             .arg(&requirements)
             .output()
             .expect("pip runs");
