@@ -1,14 +1,15 @@
 //! CEL expressions of device classes and requests, in the environment that Kubernetes documents for them.
 //!
-//! Beside CEL's own functions there are those of quantities and of semantic versions.
+//! Beside CEL's own functions there are those of quantities and of semantic versions, and `cel.bind`.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cel::common::ast::{EntryExpr, Expr, LiteralValue};
+use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, ListExpr, LiteralValue};
 use cel::extractors::This;
 use cel::objects::Opaque;
+use cel::parser::Macro;
 use cel::{Context, Env, ExecutionError, Program, Value};
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 
@@ -84,7 +85,36 @@ fn environment() -> Result<Env, cel::DeclarationError> {
     cel::extensions::strings(&mut environment)?;
     cel::extensions::lists(&mut environment)?;
     cel::extensions::math(&mut environment)?;
+    environment.add_macro(bind())?;
     Ok(environment)
+}
+
+/// `cel.bind(name, value, expression)` is the expression with the value in place of the name. As in CEL's own
+/// implementation it is a loop over nothing, whose accumulator has the name. A value that fails fails here even if the
+/// name is not used.
+fn bind() -> Macro {
+    Macro::receiver("bind", 3, |helper, target, arguments| {
+        let is_of_cel = matches!(target.as_ref().map(|of| &of.expr), Some(Expr::Ident(name)) if name == "cel");
+        let name = match arguments.first() {
+            Some(first) if is_of_cel => match &first.expr {
+                Expr::Ident(name) => name.clone(),
+                _ => return Err(helper.new_error(first.id, "cel.bind() needs a name")),
+            },
+            _ => return Ok(None),
+        };
+        let (Some(result), Some(accu_init)) = (arguments.pop(), arguments.pop()) else { return Ok(None) };
+        let bound = ComprehensionExpr {
+            iter_range: helper.next_expr(Expr::List(ListExpr::new(Vec::new()))),
+            iter_var: "#unused".to_owned(),
+            iter_var2: None,
+            accu_var: name.clone(),
+            accu_init,
+            loop_cond: helper.next_expr(Expr::Literal(LiteralValue::Boolean(false.into()))),
+            loop_step: helper.next_expr(Expr::Ident(name)),
+            result,
+        };
+        Ok(Some(helper.next_expr(Expr::Comprehension(Box::new(bound)))))
+    })
 }
 
 fn failed(source: &str, error: &str) -> String {
@@ -303,6 +333,9 @@ mod tests {
             (r#"["gpu", "mig"].exists(type, type == device.attributes["gpu.aliquot.dev"].type)"#, true),
             (r#"device.attributes["gpu.aliquot.dev"].type.startsWith("g")"#, true),
             (r#"device.attributes["gpu.aliquot.dev"].type.matches("^g.u$")"#, true),
+            (r#"cel.bind(of, device.attributes["gpu.aliquot.dev"], of.healthy && of.type == "gpu")"#, true),
+            (r#"cel.bind(of, device.attributes["other.example.com"], has(of.type))"#, false),
+            (r#"cel.bind(a, 1, cel.bind(b, a + 1, a + b == 3)) && ["x"].exists(c, cel.bind(d, c, d == c))"#, true),
         ] {
             assert_eq!(selects(source), Ok(expected), "{source}");
         }
@@ -316,6 +349,8 @@ mod tests {
             r#"device.capacity["gpu.aliquot.dev"].memory.isLessThan("80Gi")"#,
             r#"device.capacity["gpu.aliquot.dev"].memory.compareTo(quantity("80 Gi")) == 0"#,
             r#"device.attributes["gpu.aliquot.dev"].type.unknownFunction()"#,
+            r#"cel.bind(of, device.attributes["gpu.aliquot.dev"], of.colour == "red")"#,
+            "device.bind(a, 1, true)",
         ] {
             let error = selects(source).unwrap_err();
             assert!(error.contains("gpu-0") && error.contains("CEL expression"), "{source}: {error}");
