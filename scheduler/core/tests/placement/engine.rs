@@ -264,6 +264,25 @@ fn a_policy_that_is_told_of_other_work_decides_as_one_made_for_it() {
 }
 
 #[test]
+fn each_task_goes_where_what_it_needs_most_is_plentiful() {
+    // Two nodes of 8 devices: 64 cores and 64 GiB, and 16 cores and 256 GiB.
+    let of_memory = |gib: u64, spec| NodeSpec { memory: Bytes::from_mib(gib << 10), ..spec };
+    let nodes = [of_memory(64, node("cores", 64, 8, "A")), of_memory(256, node("memory", 16, 8, "A"))];
+    let task = |cores, gib: u64| Request { memory: Bytes::from_mib(gib << 10), ..request(cores, 1, 500, 0, &[]) };
+    let tasks = [task(8, 8), task(2, 32)];
+    let mix = Mix::of(&tasks);
+    let placed = |weights| {
+        let mut cluster = Cluster::new();
+        nodes.iter().for_each(|spec| _ = cluster.add_node(spec.clone()));
+        let mut engine = Engine::new(ExpectedWaste::new(&mix, weights));
+        (0..16).filter(|number| place(&mut cluster, &mut engine, &tasks[number % 2]).is_some()).count()
+    };
+    // Eight tasks of either sort fit if none of them is on the wrong node.
+    assert_eq!(placed(Weights::default()), 16);
+    assert!(placed(Weights { typical_work: 0, ..Weights::default() }) < 16);
+}
+
+#[test]
 fn the_greatest_amounts_that_can_be_written_upset_no_policy() {
     let most = Request {
         cpu: MilliCpu::new(u64::MAX),

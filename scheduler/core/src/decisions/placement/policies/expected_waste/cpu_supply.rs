@@ -7,6 +7,9 @@ use crate::vocabulary::mix::Mix;
 /// percent.
 const SHORT_BELOW: u128 = 95;
 
+/// The most free CPU of a node that bids are computed with, in thousandths of a core: a million cores.
+pub(crate) const CPU_MAX: i64 = 1_000_000_000;
+
 /// The CPU and devices of the nodes, and the CPU and devices that a mix asks for.
 ///
 /// If there is enough CPU, it is best to use up a node's last cores. If CPU runs out first, some devices are left over
