@@ -112,9 +112,11 @@ impl Tests<'_> {
             (0..last).for_each(|number| self.create_member(group, number));
         }
         for group in groups {
+            // Until the scheduler has seen the second pod, the first one says that two more are needed.
             for number in 0..last {
-                let why = self.waits_with(&group.pod(number), "Waiting");
-                assert!(why.contains("needs 1 more"), "{why}");
+                wait::until_true("the pod waits for the last one", || {
+                    self.waits_with(&group.pod(number), "Waiting").contains("needs 1 more")
+                });
             }
             self.has_nothing(group);
         }
