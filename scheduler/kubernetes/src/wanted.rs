@@ -8,7 +8,7 @@ use aliquot_scheduler_core::{
     FurtherRequests, PlacementRules, Request,
 };
 
-use crate::dra::{Link, Linked};
+use crate::dra::{Link, Linked, NVLINK_CLIQUE};
 
 /// Why lists are refused.
 pub(crate) const ASKS_FOR_NONE: &str = "with some entries of its prioritised lists it asks for no device of ours, and with \
@@ -65,8 +65,10 @@ impl Wanted {
             ));
         }
         let (mut links, mut rules) = (links, PlacementRules::default());
-        if wishes.len() == 1 && lists.combinations() == 1 {
-            links.retain(|link| !is_rule(link, &mut rules));
+        if let [wish] = &wishes[..]
+            && let [only] = &wish.choices[..]
+        {
+            links.retain(|link| !is_rule(link, only.devices.count, &mut rules));
         }
         let ranks: Vec<Vec<usize>> = wishes.iter().map(|wish| ranks(&wish.choices)).collect();
         let wishes = named(wishes);
@@ -195,10 +197,15 @@ fn combined(
     Some((first, further))
 }
 
-/// Whether a rule can say what a link of the only request says. If so, the rule is added to `rules`.
-fn is_rule(link: &Link, rules: &mut PlacementRules) -> bool {
+/// Whether a rule can say what a link of the only request says, which is for so many devices. If so, the rule is added
+/// to `rules`.
+fn is_rule(link: &Link, devices: u16, rules: &mut PlacementRules) -> bool {
     match (&link.property, link.comparison) {
-        (DeviceProperty::NvlinkGroup, Comparison::Same) => rules.nvlink = Alignment::Required,
+        // A device that is compared with no other one must have a value all the same. No rule says that.
+        (_, Comparison::Same) if devices < 2 => return false,
+        (DeviceProperty::Attribute(name), Comparison::Same) if name == NVLINK_CLIQUE => {
+            rules.nvlink = Alignment::Required;
+        }
         (DeviceProperty::Switch, Comparison::Same) => rules.switch = Alignment::Required,
         // A request's devices are different ones anyway.
         (DeviceProperty::Identity, Comparison::Distinct) => {}
@@ -285,6 +292,21 @@ mod tests {
         assert_eq!(links(&request(wishes(), vec![link(None)])), [1, 1]);
         let alone = request(vec![wish("c", &[("a/x", 2), ("a/y", 2)])], vec![link(Some(0))]);
         assert_eq!((links(&alone), alone.rules), (vec![1, 0], PlacementRules::default()));
+    }
+
+    #[test]
+    fn a_link_of_the_only_request_is_a_rule_for_two_devices() {
+        let link = |property| Link {
+            requests: vec![Linked { request: 0, choice: None }],
+            property,
+            comparison: Comparison::Same,
+        };
+        let links = || vec![link(DeviceProperty::Switch), link(DeviceProperty::Attribute(NVLINK_CLIQUE.into()))];
+        let two = request(vec![wish("c", &[("gpu", 2)])], links());
+        assert_eq!((two.rules.nvlink, two.rules.switch), (Alignment::Required, Alignment::Required));
+        assert_eq!(two.further, None);
+        let one = request(vec![wish("c", &[("gpu", 1)])], links());
+        assert_eq!((one.rules, one.further.unwrap().links.len()), (PlacementRules::default(), 2));
     }
 
     #[test]

@@ -311,8 +311,9 @@ fn devices(name: String, asked: DeviceSubRequest) -> Result<DevicesAsk, String> 
     })
 }
 
-/// The devices of one clique reach each other by NVLink.
-const NVLINK_CLIQUE: &str = "gpu.aliquot.dev/nvlinkClique";
+/// The devices of one clique reach each other by NVLink. A device that reaches no other one has a clique, too, while
+/// the books know it as one without a group.
+pub(crate) const NVLINK_CLIQUE: &str = "gpu.aliquot.dev/nvlinkClique";
 /// Each device has its own.
 const UUID: &str = "gpu.aliquot.dev/uuid";
 
@@ -330,7 +331,6 @@ fn link(constraint: &DeviceConstraint, requests: &[RequestAsk]) -> Result<Link, 
         }
     };
     let property = match attribute.as_str() {
-        NVLINK_CLIQUE => DeviceProperty::NvlinkGroup,
         PCIE_ROOT => DeviceProperty::Switch,
         UUID => DeviceProperty::Identity,
         other => DeviceProperty::Attribute(other.to_owned()),
@@ -447,7 +447,8 @@ mod tests {
             (requests, link.property, link.comparison)
         };
         let linked = json!({"matchAttribute": "gpu.aliquot.dev/nvlinkClique"});
-        assert_eq!(link(linked), (vec![0, 1], DeviceProperty::NvlinkGroup, Comparison::Same));
+        let property = DeviceProperty::Attribute("gpu.aliquot.dev/nvlinkClique".into());
+        assert_eq!(link(linked), (vec![0, 1], property, Comparison::Same));
         let near = json!({"requests": ["b"], "matchAttribute": "resource.kubernetes.io/pcieRoot"});
         assert_eq!(link(near), (vec![1], DeviceProperty::Switch, Comparison::Same));
         let different = json!({"distinctAttribute": "gpu.aliquot.dev/uuid"});

@@ -52,6 +52,40 @@ fn the_devices_of_a_claim_match_as_it_wants() {
     assert!(world.why_waiting("far").contains("linked"), "{}", world.why_waiting("far"));
 }
 
+/// As in Kubernetes' own allocator, a constraint is about a single device, too: the device must have the attribute.
+#[test]
+fn a_single_device_has_what_a_constraint_compares() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let root = json!({"attributes": {"resource.kubernetes.io/pcieRoot": {"string": "a"}}});
+    world.gpus_of("n", &[json!({}), root, json!({})]);
+    world.claim("one", 100, None, json!({}));
+    let constraint = json!([{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]);
+    world.change_claim("one", |claim| claim["spec"]["devices"]["constraints"] = constraint);
+    world.pod_with_claim("a", "one", json!({}));
+    world.reconcile();
+    assert_eq!(world.allocated().into_keys().collect::<Vec<_>>(), ["n/gpu-1"]);
+}
+
+/// A device that NVLink connects with no other one has a clique that no other one has.
+#[test]
+fn cliques_are_distinct_where_there_is_no_nvlink() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let clique = |name: &str| json!({"attributes": {"nvlinkClique": {"string": name}}});
+    world.gpus_of("n", &[clique("a"), clique("b")]);
+    let constraint = |word: &str| json!([{word: "gpu.aliquot.dev/nvlinkClique"}]);
+    for (name, count, word) in
+        [("same", 2, "matchAttribute"), ("one", 1, "matchAttribute"), ("two", 2, "distinctAttribute")]
+    {
+        world.claim(name, 25, None, json!({"count": count}));
+        world.change_claim(name, |claim| claim["spec"]["devices"]["constraints"] = constraint(word));
+        world.pod_with_claim(name, name, json!({}));
+    }
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["one", "two"]);
+}
+
 /// The file is what a manager reads: the device's share in whole units, and the parameters of the class before those of
 /// the claim.
 #[test]

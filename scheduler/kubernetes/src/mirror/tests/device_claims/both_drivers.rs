@@ -31,7 +31,7 @@ impl World {
         self.cards_of(node, cards);
     }
 
-    fn gpus_of(&mut self, node: &str, gpus: &[Value]) {
+    pub(super) fn gpus_of(&mut self, node: &str, gpus: &[Value]) {
         self.publish(node, gpus.len(), json!({}));
         let mut slice = self.slices[node].clone();
         for (device, more) in slice["spec"]["devices"].as_array_mut().unwrap().iter_mut().zip(gpus) {
