@@ -311,8 +311,8 @@ fn devices(name: String, asked: DeviceSubRequest) -> Result<DevicesAsk, String> 
     })
 }
 
-/// The devices of one clique reach each other by NVLink. A device that reaches no other one has a clique, too, while
-/// the books know it as one without a group.
+/// The devices of one clique reach each other by NVLink. A device that reaches no other one is a clique of its own. In
+/// the books such a device has no group, so the attribute is compared, and not the group.
 pub(crate) const NVLINK_CLIQUE: &str = "gpu.aliquot.dev/nvlinkClique";
 /// Each device has its own.
 const UUID: &str = "gpu.aliquot.dev/uuid";

@@ -5,8 +5,8 @@ use crate::vocabulary::mix::Mix;
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
 use crate::vocabulary::request::Request;
 
-/// Free devices count for this many times their time, in halves. The mix is a mean: many tasks ask for more CPU and
-/// memory than go with their devices, so CPU and memory are of use to a node beyond what its devices need as a mean.
+/// How many times a free device counts, in halves. The proportions of a mix are means, and many tasks ask for more CPU
+/// and memory for a device. So a node can still use more CPU and memory than its devices need as a mean.
 const DEVICES_HALVES: i64 = 3;
 
 /// The most memory that is computed with: a petabyte.
@@ -15,7 +15,7 @@ const MEMORY_MIB_MAX: i64 = 1 << 30;
 /// Parts are kept in 2^20ths.
 const PART_BITS: u32 = 20;
 
-/// The device time that goes with CPU and with memory in a mix, and so the typical work for which a node has room.
+/// How much device time a mix asks for with CPU and with memory. It says for how much typical work a node has room.
 ///
 /// Where memory runs out first, a task takes as much of this room as it asks for memory, and its CPU costs nothing.
 /// Where CPU runs out first, it is the other way round. So a task with much CPU goes where memory is short, and a task
