@@ -32,8 +32,12 @@ const KUEUE_GROUP_SIZE: &str = "kueue.x-k8s.io/pod-group-total-count";
 const KUEUE_ONE_BY_ONE: [&str; 2] = ["kueue.x-k8s.io/pod-group-fast-admission", "kueue.x-k8s.io/pod-group-serving"];
 
 const JOB_SET: &str = "jobset.sigs.k8s.io/jobset-name";
+/// The label of a pod of a JobSet that names its replicated job.
+const REPLICATED_JOB: &str = "jobset.sigs.k8s.io/replicatedjob-name";
 const LEADER_WORKER_SET: &str = "leaderworkerset.sigs.k8s.io/name";
 const LEADER_WORKER_GROUP: &str = "leaderworkerset.sigs.k8s.io/group-index";
+/// The label with a pod's number in its group. The leader is number 0.
+const LEADER_WORKER_NUMBER: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 const RAY_CLUSTER: &str = "ray.io/cluster";
 /// The label of the pods of a Ray cluster. Pods that submit jobs to the cluster do not have it.
 const RAY_NODE: &str = "ray.io/node-type";
@@ -47,7 +51,8 @@ pub(crate) struct Gang {
     /// Its name: no two gangs of a namespace share one.
     pub(crate) name: String,
     pub(crate) source: Source,
-    /// The sort of member that the pod is. It counts if the gang needs some of each sort.
+    /// The sort of member that the pod is. It counts if the gang needs some of each sort, or if each sort starts by
+    /// itself.
     pub(crate) sub_group: Option<String>,
 }
 
@@ -72,18 +77,18 @@ pub(crate) fn of_pod(
     annotations: &Texts,
     owners: &[OwnerReference],
 ) -> Option<Result<Gang, String>> {
-    match annotations.get(GANG).map(String::as_str) {
-        Some(NONE) => None,
-        Some(name) => Some(annotated(name, annotations)),
-        None => {
+    match (annotations.get(GANG).map(String::as_str), annotations.get(GANG_SIZE)) {
+        (Some(NONE), _) => None,
+        (Some(name), size) => Some(annotated(name, size.map_or("", String::as_str))),
+        (None, Some(size)) => Some(of_controller(size, owners)),
+        (None, None) => {
             let of_object = of_group(spec, labels, annotations).or_else(|| of_workload(labels, owners));
             of_object.map(Ok).or_else(|| of_kueue(labels, annotations))
         }
     }
 }
 
-fn annotated(name: &str, annotations: &Texts) -> Result<Gang, String> {
-    let size = annotations.get(GANG_SIZE).map_or("", String::as_str);
+fn annotated(name: &str, size: &str) -> Result<Gang, String> {
     match (name.is_empty(), size.parse()) {
         (true, _) => Err(format!("the annotation {GANG} is empty; name the gang there")),
         (false, Ok(size)) if size > 0 => {
@@ -93,6 +98,17 @@ fn annotated(name: &str, annotations: &Texts) -> Result<Gang, String> {
             "the annotation {GANG_SIZE} is {size:?}; say there how many pods of gang {name:?} must start together"
         )),
     }
+}
+
+/// The pods of one controller, such as a Job: each Job of a CronJob has a gang of its own.
+fn of_controller(size: &str, owners: &[OwnerReference]) -> Result<Gang, String> {
+    let Some(owner) = owners.iter().find(|owner| owner.controller == Some(true)) else {
+        return Err(format!(
+            "the pod has the annotation {GANG_SIZE}, and neither {GANG} nor a controller; name the gang in {GANG}"
+        ));
+    };
+    // A later controller can have the same name.
+    annotated(&format!("{}/{}/{}", owner.kind, owner.name, owner.uid), size)
 }
 
 fn of_group(spec: &PodSpec, labels: &Texts, annotations: &Texts) -> Option<Gang> {
@@ -122,11 +138,13 @@ fn of_kueue(labels: &Texts, annotations: &Texts) -> Option<Result<Gang, String>>
 
 fn of_workload(labels: &Texts, owners: &[OwnerReference]) -> Option<Gang> {
     if let Some(name) = labels.get(JOB_SET) {
-        return Some(of_object(GangKind::JobSet, name));
+        return Some(Gang { sub_group: labels.get(REPLICATED_JOB).cloned(), ..of_object(GangKind::JobSet, name) });
     }
     if let (Some(name), Some(group)) = (labels.get(LEADER_WORKER_SET), labels.get(LEADER_WORKER_GROUP)) {
         let gang = of_object(GangKind::LeaderWorkerSet, name);
-        return Some(Gang { name: format!("{}/{group}", gang.name), ..gang });
+        let is_leader = labels.get(LEADER_WORKER_NUMBER).is_some_and(|number| number == "0");
+        let part = if is_leader { facts::LEADER } else { facts::WORKERS };
+        return Some(Gang { name: format!("{}/{group}", gang.name), sub_group: Some(part.to_owned()), ..gang });
     }
     if let (Some(name), true) = (labels.get(RAY_CLUSTER), labels.contains_key(RAY_NODE)) {
         return Some(of_object(GangKind::RayCluster, name));
@@ -167,6 +185,20 @@ mod tests {
             let error =
                 annotated(json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": size})).unwrap().unwrap_err();
             assert!(error.contains(&format!("gang-size is {size:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn pods_of_one_controller_are_a_gang_if_they_say_its_size() {
+        let owner = |is_controller: bool| json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1-2", "controller": is_controller}]);
+        let of = |size: &str, owners: Value| gang(json!({"annotations": {GANG_SIZE: size}, "owners": owners}));
+        let expected = Gang { name: "Job/j/1-2".into(), source: Source::Pods(3), sub_group: None };
+        assert_eq!(of("3", owner(true)), Some(Ok(expected)));
+        let error = of("none", owner(true)).unwrap().unwrap_err();
+        assert!(error.contains("gang-size is \"none\"") && error.contains("\"Job/j/1-2\""), "{error}");
+        for owners in [json!([]), owner(false)] {
+            let error = of("3", owners).unwrap().unwrap_err();
+            assert!(error.contains("name the gang in aliquot.dev/gang"), "{error}");
         }
     }
 
@@ -228,6 +260,13 @@ mod tests {
             let gang = gang(pod.clone()).unwrap_or_else(|| panic!("{pod}")).unwrap();
             assert_eq!((gang.source, gang.name.as_str()), (Source::Object(kind, "w".into()), name));
         }
+        let number = |number: &str| {
+            let labels = json!({LEADER_WORKER_SET: "w", LEADER_WORKER_GROUP: "3", LEADER_WORKER_NUMBER: number});
+            gang(json!({"labels": labels})).unwrap().unwrap().sub_group.unwrap()
+        };
+        assert_eq!([number("0"), number("1")], ["leader", "workers"]);
+        let labels = json!({JOB_SET: "w", REPLICATED_JOB: "r"});
+        assert_eq!(gang(json!({"labels": labels})).unwrap().unwrap().sub_group.as_deref(), Some("r"));
         assert_eq!(gang(json!({"labels": training, "owners": owner("Job")})), None);
         // The pod submits jobs to the cluster, and is not one of the cluster's nodes.
         assert_eq!(gang(json!({"labels": {RAY_CLUSTER: "w"}})), None);

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Container as CoreContainer, Pod, PodSpec, PodSt
 use crate::dra::User;
 use crate::gang::{self, Gang};
 use crate::peers::PeerRules;
+use crate::resources;
 
 /// The label of a pod, or of its namespace, that names the queue.
 pub(crate) const QUEUE: &str = "aliquot.dev/queue";
@@ -38,8 +39,10 @@ pub(crate) struct PodFacts {
     pub(crate) generation: Option<Generation>,
     /// None of its containers runs or will run.
     pub(crate) has_ended: bool,
-    /// It has ended with success.
-    pub(crate) has_succeeded: bool,
+    /// When it has ended with success. 2^64 − 1: kubelet has not said when.
+    pub(crate) succeeded_ms: Option<u64>,
+    /// The UID of the object that made it and makes another one in its place.
+    pub(crate) controller: Option<String>,
     /// It is being deleted.
     pub(crate) is_leaving: bool,
     /// It must not be scheduled yet.
@@ -80,7 +83,7 @@ impl PodFacts {
     /// What is known of a pod; `None` if it has no UID or no name. `own_name` is the name of this scheduler.
     pub(crate) fn of(pod: Pod, own_name: &str) -> Option<PodFacts> {
         let Pod { metadata, spec, status } = pod;
-        let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
+        let (mut spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
         let labels = metadata.labels.unwrap_or_default();
         let annotations = metadata.annotations.unwrap_or_default();
         let owners = metadata.owner_references.unwrap_or_default();
@@ -92,6 +95,7 @@ impl PodFacts {
         let created = metadata.creation_timestamp.map(|time| time.0.as_millisecond());
         let namespace = metadata.namespace.unwrap_or_default();
         let peer_rules = PeerRules::of(&spec, &namespace, &labels);
+        resources::count_what_is_held(&mut spec, &status);
         Some(PodFacts {
             uid: metadata.uid?,
             resource_version: metadata.resource_version.unwrap_or_default(),
@@ -102,7 +106,8 @@ impl PodFacts {
             node: spec.node_name.clone().filter(|node| !node.is_empty()),
             generation: annotations.get(GENERATION).and_then(|text| generation(text)),
             has_ended: status.phase.as_deref().is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase)),
-            has_succeeded: status.phase.as_deref() == Some("Succeeded"),
+            succeeded_ms: (status.phase.as_deref() == Some("Succeeded")).then(|| ended_ms(&status)),
+            controller: owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()),
             is_leaving: metadata.deletion_timestamp.is_some(),
             is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
             gang: is_own.then(|| gang::of_pod(&spec, &labels, &annotations, &owners)).flatten(),
@@ -197,6 +202,13 @@ fn without_what_is_long(mut spec: PodSpec) -> PodSpec {
 ///
 /// A bound pod also has the claim that was made for its extended resources. Until the pod is bound, that claim is made
 /// anew with each try.
+/// When the last of a pod's containers has ended.
+fn ended_ms(status: &PodStatus) -> u64 {
+    let containers = status.container_statuses.iter().flatten();
+    let ends = containers.filter_map(|of| of.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
+    ends.filter_map(|time| u64::try_from(time.0.as_millisecond()).ok()).max().unwrap_or(u64::MAX)
+}
+
 fn claims(spec: &PodSpec, status: &PodStatus) -> Vec<PodClaim> {
     let made = |name: &String| {
         let statuses = status.resource_claim_statuses.iter().flatten();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_dialects::quantity;
-use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// CPU, in thousandths of a core.
@@ -34,6 +34,53 @@ pub(crate) fn check_devices_of_init<'a>(
             "init container {first:?} and container {other:?} ask for devices; Aliquot's scheduler gives devices to an \
              init container that ends only if no other container of the pod asks for some"
         )),
+    }
+}
+
+/// Raises what a pod asks for to what kubelet has set aside for it and to what its containers have: all this differs
+/// while a running pod is resized in place. If kubelet finds the new requests impossible on the node, they do not
+/// count.
+///
+/// Source: `PodRequests` of Kubernetes' component helpers, with `UseStatusResources`.
+pub(crate) fn count_what_is_held(spec: &mut PodSpec, status: &PodStatus) {
+    let conditions = status.conditions.iter().flatten();
+    let is_impossible = conditions
+        .filter(|condition| condition.type_ == "PodResizePending" && condition.status == "True")
+        .any(|condition| condition.reason.as_deref() == Some("Infeasible"));
+    let raise =
+        |asked: &mut ResourceRequirements, reserved: Option<&Quantities>, has: Option<&ResourceRequirements>| {
+            let has = has.and_then(|has| has.requests.as_ref());
+            if let (true, Some(requests)) = (is_impossible, &mut asked.requests) {
+                requests.retain(|name, _| ![reserved, has].into_iter().flatten().any(|held| held.contains_key(name)));
+            }
+            for (name, amount) in reserved.into_iter().chain(has).flatten() {
+                let requests = asked.requests.get_or_insert_default();
+                if requests.get(name).is_none_or(|least| is_less(least, amount)) {
+                    requests.insert(name.clone(), amount.clone());
+                }
+            }
+        };
+    let raise_all = |containers: &mut [Container], statuses: Option<&Vec<ContainerStatus>>| {
+        for status in statuses.into_iter().flatten() {
+            let container = containers.iter_mut().find(|container| container.name == status.name);
+            if let Some(asked) = container.and_then(|container| container.resources.as_mut()) {
+                raise(asked, status.allocated_resources.as_ref(), status.resources.as_ref());
+            }
+        }
+    };
+    raise_all(&mut spec.containers, status.container_statuses.as_ref());
+    raise_all(spec.init_containers.as_deref_mut().unwrap_or_default(), status.init_container_statuses.as_ref());
+    if let Some(asked) = &mut spec.resources {
+        raise(asked, status.allocated_resources.as_ref(), status.resources.as_ref());
+    }
+}
+
+type Quantities = BTreeMap<String, Quantity>;
+
+fn is_less(one: &Quantity, other: &Quantity) -> bool {
+    match (quantity::thousandths(&one.0), quantity::thousandths(&other.0)) {
+        (Ok(one), Ok(other)) => one < other,
+        _ => false,
     }
 }
 

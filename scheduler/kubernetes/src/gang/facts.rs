@@ -1,10 +1,16 @@
 //! What an object says of the pods that start together.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_core::{GroupPlacement, SubGroup};
 use serde_json::Value;
 
-use super::GangKind;
+use super::{Gang, GangKind};
 use crate::queue::milliseconds;
+
+/// The parts of a group of a LeaderWorkerSet.
+pub(super) const LEADER: &str = "leader";
+pub(super) const WORKERS: &str = "workers";
 
 /// How many pods start together, and how they are treated.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +22,9 @@ pub(crate) struct GangFacts {
     /// At least so many pods start together; the others follow one by one.
     pub(crate) min_members: u32,
     pub(crate) sub_groups: Vec<SubGroup>,
+    /// The number of pods of each part of the object, if its parts are made one after the other. Then each part is a
+    /// gang of its own.
+    pub(crate) parts: BTreeMap<String, u32>,
     pub(crate) spread: GroupPlacement,
     pub(crate) queue: Option<String>,
     pub(crate) is_preemptible: Option<bool>,
@@ -39,6 +48,7 @@ impl GangFacts {
             claims: Vec::new(),
             min_members,
             sub_groups: Vec::new(),
+            parts: BTreeMap::new(),
             spread: GroupPlacement::default(),
             queue: None,
             is_preemptible: None,
@@ -56,14 +66,28 @@ impl GangFacts {
         Ok(GangFacts { uid: uid.to_owned(), ..facts })
     }
 
+    /// The part of the object that a pod of its gang is in, and the number of the part's pods.
+    pub(crate) fn part_of<'a>(&self, gang: &'a Gang) -> Option<(&'a str, u32)> {
+        let part = gang.sub_group.as_deref()?;
+        Some((part, *self.parts.get(part)?))
+    }
+
+    /// The name of the group of pods that a pod of this gang starts with.
+    pub(crate) fn name_of_group(&self, gang: &Gang) -> String {
+        match self.part_of(gang) {
+            Some((part, _)) => format!("{}/{part}", gang.name),
+            None => gang.name.clone(),
+        }
+    }
+
     fn said(kind: GangKind, spec: &Value) -> Result<GangFacts, String> {
         match kind {
             GangKind::Native => native(spec),
             GangKind::Kai => kai(spec),
             GangKind::Volcano => volcano(spec),
             GangKind::Coscheduling => Ok(GangFacts::new(count(&spec["minMember"], 1))),
-            GangKind::JobSet => Ok(GangFacts::new(job_set(spec))),
-            GangKind::LeaderWorkerSet => Ok(GangFacts::new(leader_worker_set(spec))),
+            GangKind::JobSet => Ok(job_set(spec)),
+            GangKind::LeaderWorkerSet => Ok(leader_worker_set(spec)),
             GangKind::RayCluster => Ok(GangFacts::new(ray_cluster(spec))),
             GangKind::PyTorchJob
             | GangKind::TfJob
@@ -134,27 +158,30 @@ fn volcano(spec: &Value) -> Result<GangFacts, String> {
     Ok(facts)
 }
 
-/// All pods, unless some are made only when others are ready.
-fn job_set(spec: &Value) -> u32 {
+/// All pods. If some jobs are made only when others are ready or done, each replicated job is a gang.
+fn job_set(spec: &Value) -> GangFacts {
     let jobs = items(&spec["replicatedJobs"]);
     let in_order = spec["startupPolicy"]["startupPolicyOrder"] == "InOrder";
-    if in_order || jobs.iter().any(|job| !items(&job["dependsOn"]).is_empty()) {
-        return 1;
-    }
     let pods_of = |job: &Value| {
         let of_each = &job["template"]["spec"];
         let parallelism = count(&of_each["parallelism"], 1);
         count(&job["replicas"], 1).saturating_mul(parallelism.min(count(&of_each["completions"], parallelism)))
     };
-    jobs.iter().map(pods_of).fold(0, u32::saturating_add)
+    if in_order || jobs.iter().any(|job| !items(&job["dependsOn"]).is_empty()) {
+        let parts = jobs.iter().filter_map(|job| Some((text(&job["name"])?, pods_of(job)))).collect();
+        return GangFacts { parts, ..GangFacts::new(1) };
+    }
+    GangFacts::new(jobs.iter().map(pods_of).fold(0, u32::saturating_add))
 }
 
-/// A leader and its workers, unless the workers are made only when the leader is ready.
-fn leader_worker_set(spec: &Value) -> u32 {
+/// A leader and its workers. If the workers are made only when the leader is ready, they are a gang without it.
+fn leader_worker_set(spec: &Value) -> GangFacts {
+    let size = count(&spec["leaderWorkerTemplate"]["size"], 1);
     if spec["startupPolicy"] == "LeaderReady" {
-        return 1;
+        let parts = [(LEADER.to_owned(), 1), (WORKERS.to_owned(), size.saturating_sub(1))].into();
+        return GangFacts { parts, ..GangFacts::new(1) };
     }
-    count(&spec["leaderWorkerTemplate"]["size"], 1)
+    GangFacts::new(size)
 }
 
 /// The head and the least of each kind of workers. More may follow.
@@ -279,7 +306,6 @@ mod tests {
             json!({"name": "j", "replicas": replicas, "template": spec})
         };
         let jobs = json!([job(1, 1), job(2, 4)]);
-        let chained = json!([job(1, 1), {"name": "k", "dependsOn": [{"name": "j", "status": "Ready"}]}]);
         let ray = json!({"workerGroupSpecs": [
             {"replicas": 4, "minReplicas": 2, "numOfHosts": 2},
             {"replicas": 3, "minReplicas": 0},
@@ -299,14 +325,7 @@ mod tests {
         mpi_waits["launcherCreationPolicy"] = "WaitForWorkersReady".into();
         for (kind, spec, expected) in [
             (GangKind::JobSet, json!({"replicatedJobs": jobs}), 9),
-            (GangKind::JobSet, json!({"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}}), 1),
-            (GangKind::JobSet, json!({"replicatedJobs": chained}), 1),
             (GangKind::LeaderWorkerSet, json!({"leaderWorkerTemplate": {"size": 4}}), 4),
-            (
-                GangKind::LeaderWorkerSet,
-                json!({"leaderWorkerTemplate": {"size": 4}, "startupPolicy": "LeaderReady"}),
-                1,
-            ),
             (GangKind::RayCluster, ray, 1 + 4 + 3),
             (GangKind::PyTorchJob, training, 4),
             (GangKind::PyTorchJob, elastic, 2),
@@ -315,6 +334,30 @@ mod tests {
             (GangKind::MpiJob, mpi_waits, 2),
         ] {
             assert_eq!(facts(kind, spec.clone()), Ok(GangFacts::new(expected)), "{spec}");
+        }
+    }
+
+    #[test]
+    fn parts_that_are_made_one_after_the_other_are_gangs() {
+        let job = |name: &str, replicas: u32| {
+            let spec = json!({"parallelism": 2, "completions": 2});
+            json!({"name": name, "replicas": replicas, "template": {"spec": spec}})
+        };
+        let mut depends = job("train", 3);
+        depends["dependsOn"] = json!([{"name": "prepare", "status": "Complete"}]);
+        let in_order = json!({"startupPolicyOrder": "InOrder"});
+        let group = json!({"leaderWorkerTemplate": {"size": 4}, "startupPolicy": "LeaderReady"});
+        for (kind, spec, parts) in [
+            (GangKind::JobSet, json!({"replicatedJobs": [job("prepare", 1), depends]}), [("prepare", 2), ("train", 6)]),
+            (
+                GangKind::JobSet,
+                json!({"replicatedJobs": [job("a", 1), job("b", 2)], "startupPolicy": in_order}),
+                [("a", 2), ("b", 4)],
+            ),
+            (GangKind::LeaderWorkerSet, group, [("leader", 1), ("workers", 3)]),
+        ] {
+            let parts = parts.map(|(name, size)| (name.to_owned(), size)).into();
+            assert_eq!(facts(kind, spec.clone()), Ok(GangFacts { parts, ..GangFacts::new(1) }), "{spec}");
         }
     }
 }

@@ -29,13 +29,52 @@ pub(super) struct Gangs {
     objects: BTreeMap<(GangKind, Name), Result<GangFacts, String>>,
     /// The pods of each object, whether it is known or not.
     pods: BTreeMap<(GangKind, Name), BTreeSet<String>>,
-    /// Pods of each gang that have ended as they should, with their sub-groups: the gang needs them no more.
-    succeeded: BTreeMap<Name, BTreeMap<String, Option<String>>>,
+    /// All pods of each gang, also those that have ended. Pods that have succeeded and are gone stay until all others
+    /// have ended.
+    members: BTreeMap<Name, BTreeMap<String, Member>>,
     told: BTreeMap<Name, PodGroup>,
     /// How many claims of each gang the engine knows.
     told_members: BTreeMap<Name, usize>,
     /// Gangs that may have lost their last claim.
     thinned: BTreeSet<Name>,
+}
+
+/// A pod of a gang.
+#[derive(Debug)]
+struct Member {
+    sub_group: Option<String>,
+    controller: Option<String>,
+    created_ms: u64,
+    has_ended: bool,
+    succeeded_ms: Option<u64>,
+    is_gone: bool,
+}
+
+impl Gangs {
+    /// The pods of a gang that have succeeded in its present run: the gang needs them no more. Pods of an earlier run
+    /// with the same name, such as those of a CronJob's last Job, do not count. They had ended before the first pod of
+    /// this run was created, and none of this run's pods has their controller.
+    fn succeeded(&self, gang: &Name) -> Vec<&Member> {
+        let members = || self.members.get(gang).into_iter().flat_map(BTreeMap::values);
+        let at_work = members().filter(|member| !member.has_ended);
+        let controllers: BTreeSet<&str> = at_work.filter_map(|member| member.controller.as_deref()).collect();
+        let is_of_theirs = |member: &Member| member.controller.as_deref().is_some_and(|of| controllers.contains(of));
+        let of_this_run = members().filter(|member| !member.has_ended || is_of_theirs(member));
+        let begun_ms = of_this_run.map(|member| member.created_ms).min().unwrap_or(0);
+        let counts =
+            |member: &&Member| member.succeeded_ms.is_some_and(|ended_ms| ended_ms >= begun_ms || is_of_theirs(member));
+        members().filter(counts).collect()
+    }
+
+    /// Forgets pods that are gone and that the rest of their gang does not need to know of.
+    fn forget_what_is_over(&mut self, gang: &Name) {
+        let Some(members) = self.members.get_mut(gang) else { return };
+        let is_over = members.values().all(|member| member.has_ended);
+        members.retain(|_, member| !member.is_gone || !is_over && member.succeeded_ms.is_some());
+        if members.is_empty() {
+            self.members.remove(gang);
+        }
+    }
 }
 
 impl Mirror {
@@ -72,16 +111,23 @@ impl Mirror {
         self.changed_pods.extend(self.gangs.pods.get(key).into_iter().flatten().cloned());
     }
 
-    /// Lists a pod with the objects that say something of it, and among its gang's pods that have succeeded if it has.
+    /// Lists a pod with the objects that say something of it, and among its gang's pods.
     pub(super) fn list_in_gang(&mut self, facts: &PodFacts) {
         for key in objects_of(facts) {
             self.gangs.pods.entry(key).or_default().insert(facts.uid.clone());
         }
         let Some(Ok(gang)) = &facts.gang else { return };
-        if facts.has_succeeded {
-            let succeeded = self.gangs.succeeded.entry(name_of(facts, gang)).or_default();
-            succeeded.insert(facts.uid.clone(), gang.sub_group.clone());
-        }
+        let member = Member {
+            sub_group: gang.sub_group.clone(),
+            controller: facts.controller.clone(),
+            created_ms: facts.created_ms,
+            has_ended: facts.has_ended,
+            succeeded_ms: facts.succeeded_ms,
+            is_gone: false,
+        };
+        let name = name_of(facts, gang);
+        self.gangs.members.entry(name.clone()).or_default().insert(facts.uid.clone(), member);
+        self.gangs.forget_what_is_over(&name);
     }
 
     /// Removes a pod from the pods of its gang's object: the pod is gone, or names another object now.
@@ -102,12 +148,11 @@ impl Mirror {
         self.leave_object_of_gang(facts);
         let Some(Ok(gang)) = &facts.gang else { return };
         let name = name_of(facts, gang);
-        if let (Some(succeeded), false) = (self.gangs.succeeded.get_mut(&name), self.gangs.told.contains_key(&name)) {
-            succeeded.remove(&facts.uid);
-            if succeeded.is_empty() {
-                self.gangs.succeeded.remove(&name);
-            }
+        let members = self.gangs.members.get_mut(&name);
+        if let Some(member) = members.and_then(|members| members.get_mut(&facts.uid)) {
+            (member.has_ended, member.is_gone) = (true, true);
         }
+        self.gangs.forget_what_is_over(&name);
     }
 
     /// What Kubernetes' own PodGroup of a pod says, if that is known. An annotation can have the pod start with others, or
@@ -156,6 +201,12 @@ impl Mirror {
         }
     }
 
+    /// The namespace and the name of the group of pods that a pod starts with.
+    pub(super) fn name_of_group(&self, facts: &PodFacts) -> Option<Name> {
+        let (gang, of_gang) = self.gang_of(facts).ok().flatten()?;
+        Some((facts.namespace.clone(), of_gang.name_of_group(gang)))
+    }
+
     /// The pod group that a pod is in: its gang, or a group of its own if no pod may be evicted for it at first, or
     /// ever.
     pub(super) fn group_of(&self, facts: &PodFacts) -> Option<PodGroup> {
@@ -177,17 +228,21 @@ impl Mirror {
         let Some((gang, of_gang)) = self.gang_of(facts).ok().flatten() else {
             return (own.preemption_delay_ms > 0).then_some(own);
         };
-        let nothing = BTreeMap::new();
-        let succeeded = self.gangs.succeeded.get(&name_of(facts, gang)).unwrap_or(&nothing);
+        let succeeded = self.gangs.succeeded(&name_of(facts, gang));
         let still = |least: u32, ended: usize| least.saturating_sub(u32::try_from(ended).unwrap_or(u32::MAX));
-        let of_sub_group = |sub: &SubGroup| succeeded.values().filter(|name| name.as_ref() == Some(&sub.name)).count();
-        let sub_group = |sub: SubGroup| SubGroup { min_members: still(sub.min_members, of_sub_group(&sub)), ..sub };
+        let of_sub_group = |name: &str| succeeded.iter().filter(|of| of.sub_group.as_deref() == Some(name)).count();
+        let sub_group =
+            |sub: SubGroup| SubGroup { min_members: still(sub.min_members, of_sub_group(&sub.name)), ..sub };
+        let min_members = match of_gang.part_of(gang) {
+            Some((part, size)) => still(size, of_sub_group(part)),
+            None => still(of_gang.min_members, succeeded.len()),
+        };
         Some(PodGroup {
-            name: gang.name.clone(),
+            name: of_gang.name_of_group(gang),
             preemptible: of_gang.is_preemptible.unwrap_or(own.preemptible),
             preemption_delay_ms: own.preemption_delay_ms.max(of_gang.preemption_delay_ms),
             staleness_grace_ms: of_gang.staleness_grace_ms.unwrap_or(own.staleness_grace_ms),
-            min_members: still(of_gang.min_members, succeeded.len()),
+            min_members,
             sub_groups: of_gang.sub_groups.into_iter().map(sub_group).collect(),
             spread: policy.spread_of(of_gang.spread),
             ..own
@@ -242,9 +297,6 @@ impl Mirror {
             if self.gangs.told_members.get(&name).is_none_or(|members| *members == 0) {
                 self.gangs.told_members.remove(&name);
                 self.gangs.told.remove(&name);
-                if let Some(succeeded) = self.gangs.succeeded.get_mut(&name) {
-                    succeeded.retain(|uid, _| self.pods.contains_key(uid));
-                }
                 self.told.push(Observation::GroupRemoved(name.0, name.1));
             }
         }
@@ -267,6 +319,6 @@ pub(super) fn sub_group_of(facts: &PodFacts, group: &PodGroup) -> Option<String>
     gang.sub_group.clone().filter(|name| group.sub_groups.iter().any(|sub_group| sub_group.name == *name))
 }
 
-pub(super) fn name_of(facts: &PodFacts, gang: &Gang) -> Name {
+fn name_of(facts: &PodFacts, gang: &Gang) -> Name {
     (facts.namespace.clone(), gang.name.clone())
 }

@@ -10,6 +10,7 @@ mod peers;
 mod policies;
 mod random;
 mod reported;
+mod resizing;
 mod several_requests;
 mod situations;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_engine::Generation;
 
-use super::super::gangs::{name_of, sub_group_of};
+use super::super::gangs::sub_group_of;
 use super::super::{Binding, Instance, KnownPod, Mirror};
 use super::others::DeviceId;
 use super::{Name, Reservation, names_of};
@@ -62,7 +62,7 @@ impl Mirror {
     /// claims are allocated with another pod.
     pub(in super::super) fn awaits_devices(&mut self, binding: &Binding, must_be_ready: bool) {
         let Some(known) = self.pods.get(&binding.uid) else { return };
-        let Some(gang) = gang_of(&known.facts) else { return };
+        let Some(gang) = self.name_of_group(&known.facts) else { return };
         let is_awaited = must_be_ready
             || self
                 .claims_of(&known.facts, binding)
@@ -144,7 +144,7 @@ impl Mirror {
         let is_there = |(uid, known): &(&String, &KnownPod)| {
             let facts = &known.facts;
             let stays = !facts.is_leaving && !facts.has_ended && !known.is_gone && known.instance.is_some();
-            stays && !awaiting.given_up.contains_key(*uid) && gang_of(facts).as_ref() == Some(gang)
+            stays && !awaiting.given_up.contains_key(*uid) && self.name_of_group(facts).as_ref() == Some(gang)
         };
         let there: Vec<&PodFacts> = self.pods.iter().filter(is_there).map(|(_, known)| &known.facts).collect();
         let Some(group) = there.first().and_then(|facts| self.group_of(facts)) else { return false };
@@ -328,9 +328,4 @@ pub(super) fn is_too_late(claim: &ClaimFacts, now_ms: i64) -> bool {
 /// Whether a pod is being bound.
 fn is_on_its_way(known: &KnownPod) -> bool {
     known.binding_to.is_some() && known.instance.as_ref().is_some_and(|instance| !instance.is_bound)
-}
-
-fn gang_of(facts: &PodFacts) -> Option<Name> {
-    let gang = facts.gang.as_ref()?.as_ref().ok()?;
-    Some(name_of(facts, gang))
 }

@@ -1,6 +1,6 @@
 //! Pods that start together or not at all.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Access, World, Write};
 use crate::gang::GangKind;
@@ -51,6 +51,21 @@ fn half_a_gang_that_a_leader_has_bound_becomes_whole() {
     world.pod("other", 100, json!({}));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
+}
+
+impl World {
+    /// The containers of a pod end, at this time if kubelet says one.
+    fn end(&mut self, name: &str, phase: &str, at: Option<&str>) {
+        let pod = self.pods.get_mut(name).unwrap();
+        pod["status"] = json!({"phase": phase});
+        if let Some(at) = at {
+            let ended = json!({"terminated": {"exitCode": 0, "finishedAt": at}});
+            let container = json!({"name": "main", "image": "i", "imageID": "", "ready": false, "restartCount": 0});
+            pod["status"]["containerStatuses"] = json!([container]);
+            pod["status"]["containerStatuses"][0]["state"] = ended;
+        }
+        self.show(name);
+    }
 }
 
 #[test]
@@ -338,6 +353,99 @@ fn pods_of_a_job_set_start_together() {
     world.reconcile();
     assert!(world.bound().contains_key("b"));
     assert!(!world.log.iter().any(|line| line.contains("evicted")), "{:?}", world.log);
+}
+
+#[test]
+fn jobs_of_a_job_set_that_come_one_after_the_other_are_gangs() {
+    let mut world = World::new();
+    world.node("n", 2);
+    let job = |name: &str, parallelism: u32, depends: Value| {
+        let spec = json!({"parallelism": parallelism, "completions": parallelism});
+        json!({"name": name, "replicas": 1, "template": {"spec": spec}, "dependsOn": depends})
+    };
+    let done = json!([{"name": "prepare", "status": "Complete"}]);
+    world.gang(GangKind::JobSet, "s", json!({"replicatedJobs": [job("prepare", 1, json!([])), job("train", 2, done)]}));
+    let of_job = |name: &str| {
+        let labels = json!({"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/replicatedjob-name": name});
+        json!({"metadata": {"labels": labels}})
+    };
+    world.pod("other", 100, json!({}));
+    world.pod("prepare", 100, of_job("prepare"));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["other", "prepare"]);
+    world.end("prepare", "Succeeded", None);
+    world.pod("train-0", 100, of_job("train"));
+    world.pod("train-1", 100, of_job("train"));
+    world.reconcile();
+    assert_eq!(world.bound().len(), 2, "only one of the two has room: {:?}", world.log);
+    world.end("other", "Succeeded", None);
+    world.reconcile();
+    assert_eq!(world.log.len(), 4, "{:?}", world.log);
+    world.end("train-0", "Succeeded", None);
+    world.now_ms += 120_000;
+    world.reconcile();
+    assert_eq!(world.log.len(), 4, "the other one goes on: {:?}", world.log);
+}
+
+#[test]
+fn a_gang_that_runs_again_needs_all_its_pods_again() {
+    let mut world = World::new();
+    world.node("n", 3);
+    let of_run = |controller: &str, created: &str| {
+        let mut pod = of_gang("g", 3);
+        let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": controller, "uid": controller});
+        pod["metadata"]["ownerReferences"] = json!([owner]);
+        pod["metadata"]["ownerReferences"][0]["controller"] = true.into();
+        pod["metadata"]["creationTimestamp"] = created.into();
+        pod
+    };
+    for name in ["a", "b", "c"] {
+        world.pod(name, 100, of_run("first", "2026-01-01T10:00:00Z"));
+    }
+    world.reconcile();
+    assert_eq!(world.bound().len(), 3);
+    world.end("a", "Succeeded", Some("2026-01-01T10:30:00Z"));
+    world.end("b", "Failed", Some("2026-01-01T10:31:00Z"));
+    // A pod that its Job makes anew belongs to the same run.
+    world.pod("b2", 100, of_run("first", "2026-01-01T10:40:00Z"));
+    world.reconcile();
+    assert!(world.bound().contains_key("b2"));
+    for name in ["b2", "c"] {
+        world.end(name, "Succeeded", Some("2026-01-01T10:50:00Z"));
+    }
+    // The CronJob's next Job comes, and the pods of the last one are still listed.
+    world.pod("other", 100, json!({}));
+    world.reconcile();
+    for name in ["d", "e", "f"] {
+        world.pod(name, 100, of_run("second", "2026-01-01T11:00:00Z"));
+    }
+    world.reconcile();
+    assert!(["d", "e", "f"].iter().all(|name| !world.bound().contains_key(name)), "{:?}", world.log);
+    world.change_leader();
+    world.reconcile();
+    assert!(["d", "e", "f"].iter().all(|name| !world.bound().contains_key(name)), "{:?}", world.log);
+    world.end("other", "Succeeded", None);
+    world.reconcile();
+    assert!(["d", "e", "f"].iter().all(|name| world.bound().contains_key(name)), "{:?}", world.log);
+}
+
+#[test]
+fn pods_of_two_controllers_that_share_a_gang_count_together() {
+    let mut world = World::new();
+    world.node("n", 3);
+    for (name, controller) in [("a", "one"), ("b", "other"), ("c", "other")] {
+        let mut pod = of_gang("g", 3);
+        let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": controller, "uid": controller});
+        pod["metadata"]["ownerReferences"] = json!([owner]);
+        pod["metadata"]["ownerReferences"][0]["controller"] = true.into();
+        pod["metadata"]["creationTimestamp"] = "2026-01-01T10:00:00Z".into();
+        world.pod(name, 100, pod);
+    }
+    world.reconcile();
+    world.end("a", "Succeeded", Some("2026-01-01T10:00:00Z"));
+    world.now_ms += 3_600_000;
+    world.reconcile();
+    assert_eq!(world.log, ["a to n", "b to n", "c to n"]);
 }
 
 #[test]
