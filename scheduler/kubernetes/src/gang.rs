@@ -190,7 +190,12 @@ mod tests {
 
     #[test]
     fn pods_of_one_controller_are_a_gang_if_they_say_its_size() {
-        let owner = |is_controller: bool| json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1-2", "controller": is_controller}]);
+        let owner = |is_controller: bool| {
+            let job = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1-2"});
+            let mut owners = json!([job]);
+            owners[0]["controller"] = is_controller.into();
+            owners
+        };
         let of = |size: &str, owners: Value| gang(json!({"annotations": {GANG_SIZE: size}, "owners": owners}));
         let expected = Gang { name: "Job/j/1-2".into(), source: Source::Pods(3), sub_group: None };
         assert_eq!(of("3", owner(true)), Some(Ok(expected)));

@@ -168,7 +168,7 @@ fn generation(text: &str) -> Option<Generation> {
 fn is_preemptible(labels: &BTreeMap<String, String>, priority: i32) -> bool {
     let own = labels.get(PREEMPTIBLE).map(|text| text == "true");
     let of_kai = labels.get(KAI_PREEMPTIBILITY).map(|text| text == "preemptible");
-    own.or(of_kai).unwrap_or_else(|| PriorityClass::is_preemptible(priority))
+    PriorityClass::is_preemptible(priority, own.or(of_kai))
 }
 
 /// What a pod's containers and annotations ask for. Init containers stand behind the others, as on the node.
@@ -262,6 +262,7 @@ mod tests {
         assert!(of(json!({}), 0) && of(json!({}), 99) && !of(json!({}), 100));
         assert!(!of(json!({"aliquot.dev/preemptible": "false"}), 0));
         assert!(of(json!({"kai.scheduler/preemptibility": "preemptible"}), 200));
+        assert!(!of(json!({"aliquot.dev/preemptible": "true"}), 1_000_000), "a pod of ml-critical");
     }
 
     #[test]

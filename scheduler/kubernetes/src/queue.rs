@@ -27,13 +27,17 @@ use crate::condition::Condition;
     printcolumn = r#"{"name":"Valid","type":"string","jsonPath":".status.conditions[?(@.type==\"Valid\")].status"}"#
 )]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "has(self.parentQueue) == has(oldSelf.parentQueue)",
+    "message": "the parent of a queue cannot be changed; create a new queue"
+}]))]
 pub struct QueueDefinition {
     /// The queue's name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
     /// The parent queue; it cannot be changed. Only queues without child queues can have pods.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-kubernetes-validations" = [
+    #[schemars(length(max = 253), extend("x-kubernetes-validations" = [
         {"rule": "self == oldSelf", "message": "the parent of a queue cannot be changed; create a new queue"}
     ]))]
     pub parent_queue: Option<String>,
@@ -69,6 +73,10 @@ pub struct QueueResources {
 /// Quota, limit and weight of a queue for one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "self.quota >= 0.0 || self.quota == -1.0", "message": "quota must be at least 0, or -1 for the whole cluster"},
+    {"rule": "self.limit >= 0.0 || self.limit == -1.0", "message": "limit must be at least 0, or -1 for no limit"}
+]))]
 pub struct QueueResource {
     /// The guaranteed amount; -1: the whole cluster.
     #[schemars(range(min = -1.0))]
@@ -79,11 +87,14 @@ pub struct QueueResource {
     /// The weight of the queue when resources beyond the quotas are divided.
     #[schemars(range(min = 0.0))]
     pub over_quota_weight: f64,
+    /// The priority of the queue when resources beyond the quotas are divided, instead of that of the whole queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
 }
 
 impl Default for QueueResource {
     fn default() -> QueueResource {
-        QueueResource { quota: 0.0, limit: -1.0, over_quota_weight: 1.0 }
+        QueueResource { quota: 0.0, limit: -1.0, over_quota_weight: 1.0, priority: None }
     }
 }
 
@@ -150,7 +161,7 @@ impl QueueDefinition {
             quota: amount(of.quota, unit),
             limit: amount(of.limit, unit),
             weight: amount(of.over_quota_weight, WEIGHT_UNIT).unwrap_or(0),
-            priority: None,
+            priority: of.priority,
         };
         let of_each = all.into_iter().map(|(resource, of, unit)| (resource, allowance(&of.unwrap_or_default(), unit)));
         QueueSpec {
@@ -190,7 +201,7 @@ mod tests {
             "preemptMinRuntime": "1h30m",
             "reclaimMinRuntime": "500ms",
             "resources": {
-                "gpu": {"quota": 2.5, "limit": -1, "overQuotaWeight": 0.5},
+                "gpu": {"quota": 2.5, "limit": -1, "overQuotaWeight": 0.5, "priority": 7},
                 "cpu": {"quota": -1, "limit": 64000},
                 "memory": {"quota": 1, "limit": 2, "overQuotaWeight": 0},
             },
@@ -202,7 +213,7 @@ mod tests {
         assert_eq!(runtimes, (Some(5_400_000), Some(500)));
         let allowance = |quota, limit, weight| Allowance { quota, limit, weight, priority: None };
         let expected = BTreeMap::from([
-            (Resource::DeviceCore, allowance(Some(2500), None, 500)),
+            (Resource::DeviceCore, Allowance { priority: Some(7), ..allowance(Some(2500), None, 500) }),
             (Resource::Cpu, allowance(None, Some(64_000), 1000)),
             (Resource::Memory, allowance(Some(1_000_000), Some(2_000_000), 0)),
         ]);

@@ -234,7 +234,7 @@ impl UsageEntry {
 
 /// The entries for a priority and whether it may be evicted. A usual value is left out.
 fn standing(priority: i32, preemptible: bool) -> (Option<i32>, Option<bool>) {
-    let usual = PriorityClass::is_preemptible(priority);
+    let usual = PriorityClass::is_preemptible(priority, None);
     ((priority != PRIORITY).then_some(priority), (preemptible != usual).then_some(preemptible))
 }
 

@@ -70,6 +70,7 @@ fn what_can_never_be_given_is_refused_with_a_reason() {
         (&[("aliquot.dev/gpu-core", "30")], &[("aliquot.dev/priority-class", "high")], "priority-class is \"high\""),
         (&[], &[("aliquot.dev/gang", "g")], "gang-size is \"\""),
         (&[], &[("aliquot.dev/gang", "g"), ("aliquot.dev/gang-size", "0")], "gang-size is \"0\""),
+        (&[], &[("aliquot.dev/gang-size", "0")], "gang-size is \"0\""),
     ] {
         let refused = policy.refuses(&pod(limits, annotations)).unwrap_or_default();
         assert!(refused.contains(reason), "{limits:?} {annotations:?}: {refused:?}");
@@ -82,8 +83,15 @@ fn pods_of_others_and_without_devices_are_admitted() {
     let mut other = pod(&[("aliquot.dev/gpu-core", "0")], &[]);
     other["spec"]["schedulerName"] = "default-scheduler".into();
     let gang = [("aliquot.dev/gang", "g"), ("aliquot.dev/gang-size", "5")];
+    let of_controller = [("aliquot.dev/gang-size", "5")];
     let plain = json!({"metadata": {"name": "p"}, "spec": {"schedulerName": "aliquot", "containers": [{"name": "a"}]}});
-    for pod in [other, plain, pod(&[("cpu", "0"), ("memory", "1Gi")], &[]), pod(&[("cpu", "1")], &gang)] {
+    for pod in [
+        other,
+        plain,
+        pod(&[("cpu", "0"), ("memory", "1Gi")], &[]),
+        pod(&[("cpu", "1")], &gang),
+        pod(&[], &of_controller),
+    ] {
         assert_eq!(policy.refuses(&pod), None, "{pod}");
     }
 }

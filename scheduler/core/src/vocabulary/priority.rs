@@ -11,6 +11,8 @@ pub enum PriorityClass {
     Build,
     /// Inference services, which cannot be evicted.
     Inference,
+    /// Services that are never evicted for others, whatever they say.
+    MlCritical,
     /// Work that a cluster cannot do without.
     SystemClusterCritical,
     /// Work that a node cannot do without.
@@ -21,12 +23,16 @@ impl PriorityClass {
     /// Claims with at least this priority are not evicted, unless they say that they may be.
     pub const NON_PREEMPTIBLE: i32 = 100;
 
+    /// Claims with at least this priority are never evicted, even if they say that they may be.
+    pub const NEVER_PREEMPTIBLE: i32 = 1_000_000;
+
     /// All classes, by ascending priority.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Train,
         Self::BuildPreemptible,
         Self::Build,
         Self::Inference,
+        Self::MlCritical,
         Self::SystemClusterCritical,
         Self::SystemNodeCritical,
     ];
@@ -39,6 +45,7 @@ impl PriorityClass {
             Self::BuildPreemptible => "build-preemptible",
             Self::Build => "build",
             Self::Inference => "inference",
+            Self::MlCritical => "ml-critical",
             Self::SystemClusterCritical => "system-cluster-critical",
             Self::SystemNodeCritical => "system-node-critical",
         }
@@ -58,15 +65,16 @@ impl PriorityClass {
             Self::BuildPreemptible => 75,
             Self::Build => Self::NON_PREEMPTIBLE,
             Self::Inference => 125,
+            Self::MlCritical => Self::NEVER_PREEMPTIBLE,
             Self::SystemClusterCritical => 2_000_000_000,
             Self::SystemNodeCritical => 2_000_001_000,
         }
     }
 
-    /// Whether a claim of this priority may be evicted if it does not say so itself.
+    /// Whether a claim of this priority may be evicted for others. `said`: what it says of that itself.
     #[must_use]
-    pub const fn is_preemptible(priority: i32) -> bool {
-        priority < Self::NON_PREEMPTIBLE
+    pub fn is_preemptible(priority: i32, said: Option<bool>) -> bool {
+        priority < Self::NEVER_PREEMPTIBLE && said.unwrap_or(priority < Self::NON_PREEMPTIBLE)
     }
 }
 
@@ -77,9 +85,11 @@ mod tests {
     #[test]
     fn classes_have_the_values_that_others_give_them() {
         let values = PriorityClass::ALL.map(PriorityClass::value);
-        assert_eq!(values, [50, 75, 100, 125, 2_000_000_000, 2_000_001_000]);
-        let preemptible = values.map(PriorityClass::is_preemptible);
-        assert_eq!(preemptible, [true, true, false, false, false, false]);
+        assert_eq!(values, [50, 75, 100, 125, 1_000_000, 2_000_000_000, 2_000_001_000]);
+        let preemptible = |said: Option<bool>| values.map(|value| PriorityClass::is_preemptible(value, said));
+        assert_eq!(preemptible(None), [true, true, false, false, false, false, false]);
+        assert_eq!(preemptible(Some(true)), [true, true, true, true, false, false, false]);
+        assert_eq!(preemptible(Some(false)), [false; 7]);
     }
 
     #[test]

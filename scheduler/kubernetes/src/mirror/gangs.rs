@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::{PodGroup, SubGroup};
+use aliquot_scheduler_core::{PodGroup, PriorityClass, SubGroup};
 use aliquot_scheduler_engine::Observation;
 
 use super::{Access, Mirror};
@@ -239,7 +239,10 @@ impl Mirror {
         };
         Some(PodGroup {
             name: of_gang.name_of_group(gang),
-            preemptible: of_gang.is_preemptible.unwrap_or(own.preemptible),
+            preemptible: PriorityClass::is_preemptible(
+                facts.priority,
+                of_gang.is_preemptible.or(Some(own.preemptible)),
+            ),
             preemption_delay_ms: own.preemption_delay_ms.max(of_gang.preemption_delay_ms),
             staleness_grace_ms: of_gang.staleness_grace_ms.unwrap_or(own.staleness_grace_ms),
             min_members,

@@ -143,6 +143,7 @@ mod tests {
             (json!({"aliquot.dev/gpu-core-limit": "20"}), "value", "at least aliquot.dev/gpu-core, which is 30"),
             (json!({"aliquot.dev/gang": "g"}), "gang", "gang-size is \"\""),
             (json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "0"}), "gang", "gang-size is \"0\""),
+            (json!({"aliquot.dev/gang-size": "2"}), "gang", "neither aliquot.dev/gang nor a controller"),
         ] {
             let refused = answer(half.clone(), annotations.clone()).refused.expect("refused");
             assert_eq!(refused.reason, reason, "{annotations}: {}", refused.message);

@@ -16,7 +16,7 @@ use crate::snapshot::read::names::{Names, split_name};
 /// The priority of an entry with these values, and whether it may be evicted.
 fn standing(class: Option<PriorityName>, priority: Option<i32>, preemptible: Option<bool>) -> (i32, bool) {
     let priority = priority.or(class.map(|PriorityName(class)| class.value())).unwrap_or(PRIORITY);
-    (priority, preemptible.unwrap_or(PriorityClass::is_preemptible(priority)))
+    (priority, PriorityClass::is_preemptible(priority, preemptible))
 }
 
 impl PodGroupEntry {
