@@ -77,6 +77,7 @@ impl NodeFacts {
     ) -> Result<NodeSpec, String> {
         let mut amounts = Amounts::of_node(&self.allocatable, is_counted)?;
         amounts.add_ports(ports);
+        amounts.add(&held.given_back);
         amounts.take(&held.by_foreign);
         amounts.raise(&held.by_ours);
         let mut devices = match &self.inventory {

@@ -182,6 +182,15 @@ impl Amounts {
         }
     }
 
+    /// How much more CPU and memory this is than `other`.
+    pub(crate) fn cpu_and_memory_beyond(&self, other: &Amounts) -> Amounts {
+        Amounts {
+            cpu_millis: self.cpu_millis.saturating_sub(other.cpu_millis),
+            memory_bytes: self.memory_bytes.saturating_sub(other.memory_bytes),
+            counted: BTreeMap::new(),
+        }
+    }
+
     /// Subtracts what is held.
     pub(crate) fn take(&mut self, held: &Amounts) {
         self.cpu_millis = self.cpu_millis.saturating_sub(held.cpu_millis);

@@ -184,9 +184,16 @@ impl Mirror {
 
     /// What became of a binding. `Err` says why the pod is not bound by it, and never will be.
     pub(crate) fn bound(&mut self, binding: &Binding, outcome: Result<(), String>) {
-        let Binding { uid, generation, decision, .. } = binding;
+        let Binding { uid, node, generation, decision, .. } = binding;
         if let Err(why) = &outcome {
             self.will_not_be_bound(uid, why);
+        } else if let Some(known) = self.pods.get_mut(uid) {
+            // The watch reports the same a little later. The pod holds its room until then, even if the node's object
+            // has gone and come back in the meantime.
+            let facts = &mut known.facts;
+            (facts.node, facts.generation) = (Some(node.clone()), Some(*generation));
+            facts.decision = decision.as_ref().and_then(|text| text.parse().ok()).map(Ok);
+            self.on_node.entry(node.clone()).or_default().insert(uid.clone());
         }
         self.binding_done(uid);
         self.answer_choice(uid, outcome.clone());
@@ -199,14 +206,8 @@ impl Mirror {
             return self.tell_outcome(uid, &instance, *generation, StepOutcome::Failed(why));
         }
         self.tell_outcome(uid, &instance, *generation, StepOutcome::Started);
-        let node = instance.node.clone();
-        self.on_node.entry(node.clone()).or_default().insert(uid.to_owned());
         if let Some(known) = self.pods.get_mut(uid) {
             known.instance = Some(Instance { is_bound: true, ..instance });
-            // The watch reports the same a little later.
-            let facts = &mut known.facts;
-            (facts.node, facts.generation) = (Some(node), Some(*generation));
-            facts.decision = decision.as_ref().and_then(|text| text.parse().ok()).map(Ok);
         }
     }
 

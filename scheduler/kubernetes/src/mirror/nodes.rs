@@ -17,8 +17,10 @@ use crate::resources::Amounts;
 /// What pods hold of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
-    /// By pods that are not in the books.
+    /// By pods that are not in the books, and by pods in the books that have grown since they were started.
     pub(crate) by_foreign: Amounts,
+    /// What pods in the books have given back of the CPU and memory that they were started with.
+    pub(crate) given_back: Amounts,
     /// By pods that are in the books, including pods that are being bound.
     pub(crate) by_ours: Amounts,
     /// By pods that are in the books, bytes of the memory of each device.
@@ -164,7 +166,13 @@ impl Mirror {
                 }
                 continue;
             };
-            held.by_ours.add(&Amounts::of_instance(&instance.amounts));
+            let in_books = Amounts::of_instance(&instance.amounts);
+            // A running pod can be resized in place. For this leader's books it stays as it was started.
+            if let Ok(now) = self.amounts_of(&pod.facts) {
+                held.by_foreign.add(&now.cpu_and_memory_beyond(&in_books));
+                held.given_back.add(&in_books.cpu_and_memory_beyond(&now));
+            }
+            held.by_ours.add(&in_books);
             for part in instance.amounts.devices.iter().chain(&instance.kept) {
                 *held.device_bytes.entry(part.uuid.clone()).or_default() += part.memory.get();
             }

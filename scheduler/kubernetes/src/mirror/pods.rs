@@ -172,22 +172,14 @@ impl Mirror {
         let is_told = |instance: &Instance| (instance.node.as_str(), instance.generation) == (node, generation);
         let Some(known) = self.pods.get(uid) else { return };
         let kept = self.kept_for(&known.facts);
-        // A running pod can be resized in place: its CPU and memory change, and nothing else.
-        let size = self.amounts_of(&known.facts).ok();
-        let size = size.map(|of| (MilliCpu::new(of.cpu_millis), Bytes::new(of.memory_bytes)));
-        let has_size = |held: &Amounts| size.is_none_or(|size| (held.cpu, held.memory) == size);
         let holds_that = |instance: &Instance| is_told(instance) && instance.kept == kept;
-        let is_unchanged = |instance: &Instance| holds_that(instance) && has_size(&instance.amounts);
-        if !known.instance.as_ref().is_some_and(|instance| is_unchanged(instance) && instance.is_bound) {
-            // A pod that this leader has bound holds the devices that it was started with.
+        if !known.instance.as_ref().is_some_and(|instance| holds_that(instance) && instance.is_bound) {
+            // A pod that this leader has bound holds what it was started with.
             let started = known.instance.as_ref().filter(|instance| holds_that(instance));
             let started = started.map(|instance| (instance.amounts.clone(), instance.claims.clone()));
-            let (mut amounts, claims) = started.unwrap_or_else(|| self.held_by(&known.facts, &kept));
-            if let Some((cpu, memory)) = size {
-                (amounts.cpu, amounts.memory) = (cpu, memory);
-            }
-            if known.instance.as_ref().is_some_and(|instance| is_told(instance) && !is_unchanged(instance)) {
-                // What it held before and what it holds now change at the same moment.
+            let (amounts, claims) = started.unwrap_or_else(|| self.held_by(&known.facts, &kept));
+            if known.instance.as_ref().is_some_and(|instance| is_told(instance) && instance.kept != kept) {
+                // What it holds itself and what is kept for it change at the same moment.
                 self.happens_together();
                 self.instance_gone(uid);
                 self.end_claim(uid);

@@ -14,10 +14,11 @@ mod resizing;
 mod several_requests;
 mod situations;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
 use aliquot_dialects::{DECISION, Decision, GENERATION, NodeFacts as WordsOfNode, Spoken};
+use aliquot_scheduler_core::EventError;
 use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
 use serde_json::{Value, json};
@@ -32,6 +33,9 @@ use crate::serve::START_DEADLINE_MS;
 
 const GIB: u64 = 1 << 30;
 const DEVICE_BYTES: u64 = 80 * GIB;
+
+/// When pods that are being deleted were to leave.
+const LEAVES: &str = "2026-01-01T00:00:00Z";
 
 /// A kind of object that these clusters do not have.
 const NOT_SERVED: GangKind = GangKind::LeaderWorkerSet;
@@ -58,10 +62,20 @@ struct World {
     writes: Vec<Write>,
     /// Bindings of pods whose devices are not ready.
     unready: Vec<Binding>,
+    /// What watches have not told yet of pods, in order. `None`: they tell everything at once.
+    late: Option<VecDeque<News>>,
+    /// Evicted pods that have not ended yet, by UID. `None`: pods end at once.
+    ending: Option<BTreeSet<String>>,
     /// What was bound and evicted, in order.
     log: Vec<String>,
     /// What kube-scheduler was told about pods that it has asked to be bound, by UID.
     answers: BTreeMap<String, Result<(), String>>,
+}
+
+/// What a watch tells of a pod.
+enum News {
+    Is(Value),
+    Gone(String),
 }
 
 impl World {
@@ -87,6 +101,8 @@ impl World {
             made: 0,
             writes: Vec::new(),
             unready: Vec::new(),
+            late: None,
+            ending: None,
             log: Vec::new(),
             answers: BTreeMap::new(),
         };
@@ -99,6 +115,7 @@ impl World {
         self.term += 1;
         self.writes.clear();
         self.unready.clear();
+        self.late.iter_mut().for_each(VecDeque::clear);
         self.mirror = Mirror::new("aliquot", self.term, &["rack".to_owned()]);
         for (name, queue) in &self.queues {
             self.mirror.queue(name, queue);
@@ -135,10 +152,10 @@ impl World {
                 refused.extend(placed.err().map(|why| (uid, why.to_string())));
                 continue;
             }
-            // A group goes with the last of its members, which may be leaving still.
-            let may_fail = matches!(observation, Observation::GroupRemoved(..));
-            if let (Err(error), false) = (self.engine.handle(self.now_ms, observation), may_fail) {
-                self.log.push(format!("error: {error}"));
+            match self.engine.handle(self.now_ms, observation) {
+                // A group goes with the last of its members, which may be leaving still.
+                Ok(()) | Err(EventError::GroupInUse(_)) => {}
+                Err(error) => self.log.push(format!("error: {error}")),
             }
         }
         self.answers.extend(self.mirror.take_answers());
@@ -200,25 +217,41 @@ impl World {
                 if !self.mirror.is_to_evict(&uid, instance) {
                     return;
                 }
+                if self.pods.get(&name).is_none_or(|pod| pod["metadata"]["uid"] != uid.as_str()) {
+                    // The pod is gone, and a watch is about to tell so.
+                    return;
+                }
                 if self.pods[&name]["metadata"]["labels"]["protected"] == "true" {
                     let why = "Cannot evict pod as it would violate its disruption budget.".into();
                     self.mirror.eviction_refused(&uid, instance, generation, why);
                 } else {
                     self.log.push(format!("{name} evicted"));
-                    // The pod's owner makes another pod in its place.
-                    let mut pod = self.pods[&name].clone();
-                    self.delete(&name);
-                    self.made += 1;
-                    pod["metadata"]["uid"] = format!("pod-{}", self.made).into();
-                    pod["spec"]["nodeName"] = Value::Null;
-                    for key in [GENERATION, DECISION] {
-                        pod["metadata"]["annotations"].as_object_mut().unwrap().remove(key);
+                    match &mut self.ending {
+                        Some(ending) => {
+                            ending.insert(uid);
+                            self.pods.get_mut(&name).unwrap()["metadata"]["deletionTimestamp"] = LEAVES.into();
+                            self.show(&name);
+                        }
+                        None => self.replace(&name),
                     }
-                    self.pods.insert(name.clone(), pod);
-                    self.show(&name);
                 }
             }
         }
+    }
+
+    /// A pod ends, and its owner makes another one in its place.
+    fn replace(&mut self, name: &str) {
+        let mut pod = self.pods[name].clone();
+        self.delete(name);
+        self.made += 1;
+        pod["metadata"]["uid"] = format!("pod-{}", self.made).into();
+        pod["metadata"].as_object_mut().unwrap().remove("deletionTimestamp");
+        pod["spec"]["nodeName"] = Value::Null;
+        for key in [GENERATION, DECISION] {
+            pod["metadata"]["annotations"].as_object_mut().unwrap().remove(key);
+        }
+        self.pods.insert(name.to_owned(), pod);
+        self.show(name);
     }
 
     /// Binds a pod whose claims are reserved, if its devices are ready.
@@ -235,9 +268,16 @@ impl World {
                 return self.end_binding(&binding, Err(why));
             }
         }
-        let Binding { uid, name, node, generation, decision, .. } = &binding;
-        let pod = self.pods.get_mut(name).filter(|pod| pod["spec"]["nodeName"].is_null());
-        let outcome = match pod {
+        let outcome = self.write_binding(&binding);
+        self.end_binding(&binding, outcome);
+    }
+
+    /// What the API server does when it is asked to bind a pod.
+    fn write_binding(&mut self, binding: &Binding) -> Result<(), String> {
+        let Binding { uid, name, node, generation, decision, .. } = binding;
+        let is_free =
+            |pod: &&mut Value| pod["spec"]["nodeName"].is_null() && pod["metadata"]["deletionTimestamp"].is_null();
+        match self.pods.get_mut(name).filter(is_free) {
             Some(pod) if pod["metadata"]["uid"] == uid.as_str() => {
                 pod["spec"]["nodeName"] = node.as_str().into();
                 pod["metadata"]["annotations"][GENERATION] = generation.to_string().into();
@@ -248,8 +288,7 @@ impl World {
                 Ok(())
             }
             _ => Err("it is not there, or bound".into()),
-        };
-        self.end_binding(&binding, outcome);
+        }
     }
 
     fn end_binding(&mut self, binding: &Binding, outcome: Result<(), String>) {
@@ -320,13 +359,29 @@ impl World {
 
     fn show(&mut self, name: &str) {
         if let Some(pod) = self.pods.get(name) {
-            self.mirror.pod(PodFacts::of(typed(pod), "aliquot").unwrap());
+            self.tell(News::Is(pod.clone()));
         }
+    }
+
+    fn tell(&mut self, news: News) {
+        match (&mut self.late, news) {
+            (Some(late), news) => late.push_back(news),
+            (None, News::Is(pod)) => self.mirror.pod(PodFacts::of(typed(&pod), "aliquot").unwrap()),
+            (None, News::Gone(uid)) => self.mirror.pod_gone(&uid),
+        }
+    }
+
+    /// The watches tell the next things of pods, this many.
+    fn catch_up(&mut self, count: usize) {
+        let Some(mut late) = self.late.take() else { return };
+        let rest = late.split_off(count.min(late.len()));
+        late.into_iter().for_each(|news| self.tell(news));
+        self.late = Some(rest);
     }
 
     fn delete(&mut self, name: &str) {
         if let Some(pod) = self.pods.remove(name) {
-            self.mirror.pod_gone(pod["metadata"]["uid"].as_str().unwrap());
+            self.tell(News::Gone(pod["metadata"]["uid"].as_str().unwrap().to_owned()));
         }
     }
 

@@ -1,8 +1,10 @@
 //! What nodes have, and what becomes of pods when that changes.
 
+use std::collections::VecDeque;
+
 use serde_json::json;
 
-use super::World;
+use super::{World, Write};
 
 #[test]
 fn other_pods_take_their_part_of_a_node() {
@@ -71,6 +73,29 @@ fn pods_of_a_node_that_comes_back_run_on() {
     world.pod("c", 40, json!({}));
     world.reconcile();
     assert_eq!(world.log, ["a to n", "c to n"]);
+}
+
+#[test]
+fn a_pod_that_is_bound_while_its_node_comes_back_keeps_its_device() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 60, json!({}));
+    world.wait_for_writes();
+    let Some(Write::Bind(binding)) = world.writes.pop() else { panic!("a is bound") };
+    let node = world.nodes["n"].clone();
+    world.remove_node("n");
+    world.hear();
+    world.make_node("n", node);
+    world.hear();
+    // The API server binds the pod, and the watch does not tell of it yet.
+    world.late = Some(VecDeque::new());
+    world.write_binding(&binding).unwrap();
+    world.end_binding(&binding, Ok(()));
+    world.late = None;
+    world.pod("b", 60, json!({}));
+    world.late = Some(VecDeque::new());
+    world.reconcile();
+    assert_eq!(world.log, ["a to n"]);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Random clusters, users, faults and leaders.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::chosen::KUBE;
-use super::{DEVICE_BYTES, World, Write};
+use super::{Binding, DEVICE_BYTES, World, Write};
 use crate::gang::GangKind;
+use crate::queue::{QueueDefinition, QueueResource, QueueResources};
 
 /// Marsaglia's xorshift: <https://www.jstatsoft.org/article/view/v008i14>.
 pub(super) struct Dice(u64);
@@ -25,13 +26,18 @@ impl Dice {
     }
 }
 
-/// Worlds that are played, and steps of each.
-const WORLDS: u64 = 100;
+/// Steps of each world.
 const STEPS: usize = 60;
+
+/// The worlds that are played: a hundred, or as many as `ALIQUOT_WORLDS` says.
+fn seeds() -> std::ops::RangeInclusive<u64> {
+    let worlds = std::env::var("ALIQUOT_WORLDS").map_or(100, |text| text.parse().expect("ALIQUOT_WORLDS is a number"));
+    1..=worlds
+}
 
 #[test]
 fn no_device_is_overcommitted_and_no_gang_half_bound() {
-    for seed in 1..=WORLDS {
+    for seed in seeds() {
         let world = play(seed, false);
         // Whatever happened, what waits at the end is bound as far as there is room, and gangs are whole.
         let mut bound_of_gang: BTreeMap<String, usize> = BTreeMap::new();
@@ -54,7 +60,7 @@ fn no_device_is_overcommitted_and_no_gang_half_bound() {
 
 #[test]
 fn no_device_is_overcommitted_beside_kube_scheduler() {
-    for seed in 1..=WORLDS {
+    for seed in seeds() {
         let mut world = play(seed, true);
         assert!(world.log.iter().all(|line| !line.starts_with("error")), "seed {seed}: {:#?}", world.log);
         // Each scheduler that asked gets an answer, or gives up. Then nothing is left of pods that were not bound.
@@ -89,94 +95,236 @@ fn choose(world: &mut World, dice: &mut Dice) {
 
 /// `beside_kube`: half of the pods are kube-scheduler's.
 fn play(seed: u64, beside_kube: bool) -> World {
-    let mut dice = Dice::of(seed);
-    let mut world = World::new();
-    for node in 0..3 {
-        world.node(&format!("n{node}"), 1 + usize::try_from(dice.below(2)).unwrap());
+    let mut game = Game::new(seed, beside_kube);
+    (0..STEPS).for_each(|_| game.step());
+    game.come_to_rest()
+}
+
+/// A world, and what happens to it.
+struct Game {
+    seed: u64,
+    dice: Dice,
+    world: World,
+    beside_kube: bool,
+    made: u64,
+    nodes: u64,
+    /// PodGroups that come later than their pods.
+    groups: Vec<String>,
+    /// Nodes that are gone for good, whose pods are still there.
+    lost: Vec<String>,
+    /// Bindings that the API server has carried out, without an answer so far.
+    unanswered: Vec<Binding>,
+}
+
+impl Game {
+    fn new(seed: u64, beside_kube: bool) -> Game {
+        let (mut dice, mut world) = (Dice::of(seed), World::new());
+        for node in 0..3 {
+            world.node(&format!("n{node}"), 1 + usize::try_from(dice.below(2)).unwrap());
+        }
+        // In half of the worlds watches are late, in half of them pods take time to end, and in half there are queues.
+        world.late = (dice.below(2) == 0).then(VecDeque::new);
+        world.ending = (dice.below(2) == 0).then(BTreeSet::new);
+        if dice.below(2) == 0 {
+            for (name, quota) in [("q0", 1.0), ("q1", 2.0)] {
+                let gpu = QueueResource { quota, ..QueueResource::default() };
+                let resources = QueueResources { gpu: Some(gpu), ..QueueResources::default() };
+                let queue = QueueDefinition { resources, ..QueueDefinition::default() };
+                world.mirror.queue(name, &queue);
+                world.queues.insert(name.into(), queue);
+            }
+        }
+        let (groups, lost, unanswered) = (Vec::new(), Vec::new(), Vec::new());
+        Game { seed, dice, world, beside_kube, made: 0, nodes: 3, groups, lost, unanswered }
     }
-    let mut made = 0;
-    // PodGroups that come later than their pods.
-    let mut groups: Vec<String> = Vec::new();
-    for _ in 0..STEPS {
-        made += 1;
-        match dice.below(12) {
-            0..=4 => {
-                let percent = [20, 30, 50, 100][usize::try_from(dice.below(4)).unwrap()];
-                let priority = [0, 50, 125][usize::try_from(dice.below(3)).unwrap()];
-                let mut pod = json!({"spec": {"priority": priority}});
-                if dice.below(3) == 0 {
-                    json_patch::merge(&mut pod, &alone());
-                }
-                if beside_kube && dice.below(2) == 0 {
-                    pod["spec"]["schedulerName"] = KUBE.into();
-                }
-                world.pod(&format!("p{made:02}"), percent, pod);
-            }
-            5 => {
-                let gang = format!("g{made}");
-                let more = if dice.below(2) == 0 {
-                    let annotations = json!({"aliquot.dev/gang": gang, "aliquot.dev/gang-size": "3"});
-                    json!({"metadata": {"annotations": annotations}, "spec": {"priority": 50}})
-                } else {
-                    groups.push(gang.clone());
-                    json!({"spec": {"priority": 50, "schedulingGroup": {"podGroupName": gang}}})
-                };
-                for member in 0..3 {
-                    world.pod(&format!("g{made:02}-{member}"), 50, more.clone());
-                }
-            }
-            6 | 7 => {
-                // A user deletes a pod, or all of a gang.
-                let names: Vec<String> = world.pods.keys().cloned().collect();
-                if !names.is_empty() {
-                    let name = &names[usize::try_from(dice.below(names.len() as u64)).unwrap()];
-                    let group = name.split('-').next().unwrap().to_owned();
-                    for name in names.iter().filter(|name| name.split('-').next() == Some(&group)) {
-                        world.log.push(format!("{name} deleted"));
-                        world.delete(name);
-                    }
-                }
-            }
+
+    fn one_of<T: Clone>(&mut self, all: &[T]) -> Option<T> {
+        let end = u64::try_from(all.len()).unwrap();
+        (end > 0).then(|| all[usize::try_from(self.dice.below(end)).unwrap()].clone())
+    }
+
+    fn step(&mut self) {
+        self.made += 1;
+        match self.dice.below(16) {
+            0..=4 => self.make_pod(),
+            5 => self.make_gang(),
+            6 | 7 => self.delete(),
             8 => {
-                world.log.push("new leader".into());
-                world.change_leader();
+                self.world.log.push("new leader".into());
+                self.unanswered.clear();
+                self.world.change_leader();
             }
             9 => {
-                world.log.push("node n0 flaps".into());
-                let node = world.nodes["n0"].clone();
-                world.remove_node("n0");
-                world.hear();
-                world.make_node("n0", node);
+                self.world.log.push("node n0 flaps".into());
+                if let Some(node) = self.world.nodes.get("n0").cloned() {
+                    self.world.remove_node("n0");
+                    self.world.hear();
+                    self.world.make_node("n0", node);
+                }
             }
-            10 => groups.drain(..).for_each(|gang| make_group(&mut world, &gang)),
+            10 => self.groups.drain(..).for_each(|gang| make_group(&mut self.world, &gang)),
+            11 => self.lose_a_node(),
+            12 => self.resize(),
             _ => {}
         }
-        if beside_kube {
-            (0..3).for_each(|_| choose(&mut world, &mut dice));
+        if self.beside_kube {
+            (0..3).for_each(|_| choose(&mut self.world, &mut self.dice));
         }
-        world.now_ms += dice.below(3000);
-        world.hear();
-        world.poll();
-        // Writes come late, in another order, or are refused.
-        for write in std::mem::take(&mut world.writes) {
-            match (dice.below(10), write) {
-                (0..=1, write) => world.writes.insert(0, write),
-                (2, Write::Bind(binding)) => {
-                    world.mirror.bound(&binding, Err("the API server is out of order".into()));
-                }
-                (_, write) => world.carry_out(write),
+        self.end_some();
+        self.answer_some();
+        let told = usize::try_from(self.dice.below(4)).unwrap();
+        self.world.catch_up(told);
+        // Now and then an hour passes.
+        let longest_ms = if self.dice.below(20) == 0 { 3_600_000 } else { 3000 };
+        self.world.now_ms += self.dice.below(longest_ms);
+        self.world.hear();
+        self.world.poll();
+        self.write();
+    }
+
+    fn make_pod(&mut self) {
+        let percent = self.one_of(&[20, 30, 50, 100]).unwrap();
+        let mut pod = json!({"spec": {"priority": self.one_of(&[0, 50, 125])}});
+        if self.dice.below(3) == 0 {
+            json_patch::merge(&mut pod, &alone());
+        }
+        if self.dice.below(6) == 0 {
+            json_patch::merge(&mut pod, &json!({"metadata": {"labels": {"protected": "true"}}}));
+        }
+        let queue = self.one_of(&["q0", "q1"]).unwrap();
+        if self.world.queues.contains_key(queue) {
+            json_patch::merge(&mut pod, &json!({"metadata": {"labels": {"aliquot.dev/queue": queue}}}));
+        }
+        if self.beside_kube && self.dice.below(2) == 0 {
+            pod["spec"]["schedulerName"] = KUBE.into();
+        }
+        self.world.pod(&format!("p{:02}", self.made), percent, pod);
+    }
+
+    fn make_gang(&mut self) {
+        let gang = format!("g{}", self.made);
+        let more = if self.dice.below(2) == 0 {
+            let annotations = json!({"aliquot.dev/gang": gang, "aliquot.dev/gang-size": "3"});
+            json!({"metadata": {"annotations": annotations}, "spec": {"priority": 50}})
+        } else {
+            self.groups.push(gang.clone());
+            json!({"spec": {"priority": 50, "schedulingGroup": {"podGroupName": gang}}})
+        };
+        for member in 0..3 {
+            self.world.pod(&format!("g{:02}-{member}", self.made), 50, more.clone());
+        }
+    }
+
+    /// A user deletes a pod, or all of a gang.
+    fn delete(&mut self) {
+        let names: Vec<String> = self.world.pods.keys().cloned().collect();
+        let Some(name) = self.one_of(&names) else { return };
+        let group = name.split('-').next().unwrap().to_owned();
+        for name in names.iter().filter(|name| name.split('-').next() == Some(&group)) {
+            self.world.log.push(format!("{name} deleted"));
+            self.world.delete(name);
+        }
+    }
+
+    /// A node goes for good, and another one comes.
+    fn lose_a_node(&mut self) {
+        let names: Vec<String> = self.world.nodes.keys().cloned().collect();
+        if let Some(name) = self.one_of(&names) {
+            self.world.log.push(format!("node {name} is gone"));
+            self.world.remove_node(&name);
+            self.lost.push(name);
+            self.world.node(&format!("n{}", self.nodes), 1 + usize::try_from(self.dice.below(2)).unwrap());
+            self.nodes += 1;
+        }
+    }
+
+    /// The pods of lost nodes end, one after the other, and so do evicted ones.
+    fn end_some(&mut self) {
+        let world = &mut self.world;
+        let uid = |pod: &Value| pod["metadata"]["uid"].as_str().unwrap().to_owned();
+        let is_over = |pod: &Value| {
+            let is_on = |node: &String| pod["spec"]["nodeName"] == node.as_str();
+            self.lost.iter().any(is_on) || world.ending.as_ref().is_some_and(|ending| ending.contains(&uid(pod)))
+        };
+        let over: Vec<String> =
+            world.pods.iter().filter(|(_, pod)| is_over(pod)).map(|(name, _)| name.clone()).collect();
+        for name in over {
+            if self.dice.below(3) == 0 {
+                let uid = uid(&world.pods[&name]);
+                world.ending.iter_mut().for_each(|ending| _ = ending.remove(&uid));
+                world.log.push(format!("{name} ends"));
+                world.replace(&name);
             }
-            check(&world, seed);
         }
     }
-    groups.iter().for_each(|gang| make_group(&mut world, gang));
-    for _ in 0..20 {
-        world.reconcile();
-        world.now_ms += 60_000;
+
+    /// A running pod asks for more or less than before.
+    fn resize(&mut self) {
+        let names: Vec<String> = self.world.bound().into_keys().map(str::to_owned).collect();
+        if let Some(name) = self.one_of(&names) {
+            let cpu = self.one_of(&["1", "2", "5", "20"]).unwrap();
+            let pod = self.world.pods.get_mut(&name).unwrap();
+            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu.into();
+            self.world.show(&name);
+        }
     }
-    world.reconcile();
-    check(&world, seed);
-    world
+
+    /// The API server says what became of bindings.
+    fn answer_some(&mut self) {
+        for binding in std::mem::take(&mut self.unanswered) {
+            if self.dice.below(3) > 0 {
+                self.unanswered.push(binding);
+                continue;
+            }
+            let pod = self.world.pods.get(&binding.name).filter(|pod| pod["metadata"]["uid"] == binding.uid.as_str());
+            let is_bound = pod.is_some_and(|pod| pod["spec"]["nodeName"] == binding.node.as_str());
+            let outcome = if is_bound { Ok(()) } else { Err("it is gone".to_owned()) };
+            self.world.end_binding(&binding, outcome);
+        }
+    }
+
+    /// Writes come late, in another order, are refused, or have no answer at first.
+    fn write(&mut self) {
+        for write in std::mem::take(&mut self.world.writes) {
+            let is_under_way = self.unanswered.iter().any(|binding| binding.uid == write.uid());
+            match (self.dice.below(10), write) {
+                (0..=1, write) => self.world.writes.insert(0, write),
+                (_, write) if is_under_way => self.world.writes.push(write),
+                (2, Write::Bind(binding)) => {
+                    self.world.mirror.bound(&binding, Err("the API server is out of order".into()));
+                }
+                (3..=4, Write::Bind(binding)) if self.world.reserve(&binding) => {
+                    match self.world.write_binding(&binding) {
+                        Ok(()) => {
+                            self.world.show(&binding.name);
+                            self.unanswered.push(binding);
+                        }
+                        Err(why) => self.world.end_binding(&binding, Err(why)),
+                    };
+                }
+                (_, write) => self.world.carry_out(write),
+            }
+            check(&self.world, self.seed);
+        }
+    }
+
+    /// Faults end, and time passes.
+    fn come_to_rest(mut self) -> World {
+        self.groups.iter().for_each(|gang| make_group(&mut self.world, gang));
+        while !self.unanswered.is_empty() {
+            self.answer_some();
+        }
+        self.world.catch_up(usize::MAX);
+        self.world.late = None;
+        for _ in 0..20 {
+            (0..5).for_each(|_| self.end_some());
+            self.world.reconcile();
+            self.world.now_ms += 60_000;
+        }
+        self.world.reconcile();
+        check(&self.world, self.seed);
+        self.world
+    }
 }
 
 fn make_group(world: &mut World, gang: &str) {
