@@ -189,10 +189,11 @@ fn issue(null: NullStream, handle: CUstream, operations: Vec<MemoryOperation>) -
     if let Issue::Captured = capture::issue(stream, || NodeKind::MemoryOperations(operations.clone()))? {
         return Ok(());
     }
-    if operations.iter().any(|operation| matches!(operation, MemoryOperation::Write(_))) {
+    let writes = operations.iter().any(|operation| matches!(operation, MemoryOperation::Write(_)));
+    if writes {
         keep_processor(initialised().config.write_call_ns);
     }
-    queue::submit_all(stream, operations.into_iter().filter_map(MemoryOperation::work), false);
+    queue::submit_all(stream, operations.into_iter().filter_map(MemoryOperation::work), writes);
     Ok(())
 }
 

@@ -50,8 +50,8 @@ pub(crate) enum Work {
 pub(crate) struct Operation {
     place: u64,
     submitted_ns: u64,
-    /// Whether it takes a place in the launch queue.
-    launch: bool,
+    /// Whether its end frees a place in the launch queue.
+    takes_place: bool,
     pub(crate) work: Work,
 }
 
@@ -76,10 +76,12 @@ pub(crate) struct Queues {
     next_place: u64,
     lanes: Vec<Lane>,
     unused: Vec<usize>,
-    launches: usize,
+    /// In the launch queue.
+    places_taken: usize,
 }
 
-static QUEUES: Mutex<Queues> = Mutex::new(Queues { next_place: 1, lanes: Vec::new(), unused: Vec::new(), launches: 0 });
+static QUEUES: Mutex<Queues> =
+    Mutex::new(Queues { next_place: 1, lanes: Vec::new(), unused: Vec::new(), places_taken: 0 });
 /// Rung when an operation for which a thread waits has completed.
 static DONE: Bell = Bell::new();
 /// Rung when the launch queue has room.
@@ -140,23 +142,23 @@ pub(crate) fn close_lane(index: usize) {
     }
 }
 
-/// Queues one operation. A launch waits while the launch queue is full.
-pub(crate) fn submit(stream: &Stream, work: Work, launch: bool) {
-    submit_all(stream, [work], launch);
+/// Queues one operation. If it takes a place in the launch queue, it waits while that is full.
+pub(crate) fn submit(stream: &Stream, work: Work, takes_place: bool) {
+    submit_all(stream, [work], takes_place);
 }
 
-/// Queues operations in order. If they are a launch, they take one place of the launch queue together.
-pub(crate) fn submit_all(stream: &Stream, works: impl IntoIterator<Item = Work>, launch: bool) {
+/// Queues operations in order. They take one place in the launch queue together, or none.
+pub(crate) fn submit_all(stream: &Stream, works: impl IntoIterator<Item = Work>, takes_place: bool) {
     let process = initialised();
     let mut works = works.into_iter().peekable();
     while runs_at_once(process) {
         let Some(work) = works.next() else { return };
         if let Some(work) = run_now(work) {
-            enqueue(process, stream, std::iter::once(work).chain(works), launch);
+            enqueue(process, stream, std::iter::once(work).chain(works), takes_place);
             return;
         }
     }
-    enqueue(process, stream, works, launch);
+    enqueue(process, stream, works, takes_place);
 }
 
 /// Carries an operation out, or returns it if it needs another thread or must wait.
@@ -172,13 +174,13 @@ fn run_now(work: Work) -> Option<Work> {
     None
 }
 
-fn enqueue(process: &'static Process, stream: &Stream, works: impl Iterator<Item = Work>, launch: bool) {
+fn enqueue(process: &'static Process, stream: &Stream, works: impl Iterator<Item = Work>, takes_place: bool) {
     let mut queues = queues();
-    if launch {
-        while queues.launches >= process.config.launch_queue_depth {
+    if takes_place {
+        while queues.places_taken >= process.config.launch_queue_depth {
             queues = wait_at(&ROOM, queues, None);
         }
-        queues.launches += 1;
+        queues.places_taken += 1;
     }
     let submitted_ns = now_ns();
     let index = stream.lane;
@@ -188,13 +190,13 @@ fn enqueue(process: &'static Process, stream: &Stream, works: impl Iterator<Item
         urgent |= !matches!(work, Work::Task { .. });
         let place = queues.next_place;
         queues.next_place += 1;
-        queues.lanes[index].operations.push_back(Operation { place, submitted_ns, launch: false, work });
+        queues.lanes[index].operations.push_back(Operation { place, submitted_ns, takes_place: false, work });
         PENDING.fetch_add(1, Ordering::Release);
     }
     match queues.lanes[index].operations.back_mut() {
-        Some(last) if launch => last.launch = true,
+        Some(last) if takes_place => last.takes_place = true,
         // Nothing was queued, so no completion will free the place.
-        None if launch => queues.launches -= 1,
+        None if takes_place => queues.places_taken -= 1,
         _ => {}
     }
     let device = &process.devices[queues.lanes[index].ordinal];
@@ -328,8 +330,8 @@ impl Queues {
         if lane.closed && lane.operations.is_empty() {
             self.unused.push(index);
         }
-        if operation.launch {
-            self.launches -= 1;
+        if operation.takes_place {
+            self.places_taken -= 1;
             ROOM.ring_one();
         }
         PENDING.fetch_sub(1, Ordering::Release);

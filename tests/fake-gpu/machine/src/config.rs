@@ -246,7 +246,7 @@ impl Config {
             in_range("context_switch_us", file.context_switch_us.unwrap_or(150), 0, 1_000_000).map_err(invalid)?;
         let depth = in_range("launch_queue_depth", file.launch_queue_depth.unwrap_or(1024) as u64, 1, 1 << 20);
         let mode = file.mode.unwrap_or(Mode::Timed);
-        let write_ns = file.write_ns.unwrap_or(if mode == Mode::Timed { 2000 } else { 0 });
+        let in_time = |ns: Option<u64>, default_ns: u64| ns.unwrap_or(if mode == Mode::Timed { default_ns } else { 0 });
         let short = |key: &str, ns: u64| in_range(key, ns, 0, 1_000_000_000).map_err(invalid);
         let size = |key: &str, size: Option<Size>, default: u64| {
             size.map_or(Ok(default), |size| size.bytes(key)).map_err(invalid)
@@ -274,9 +274,9 @@ impl Config {
             timeslice_ns: timeslice_us * 1000,
             context_switch_ns: context_switch_us * 1000,
             launch_queue_depth: depth.map_err(invalid)? as usize,
-            launch_ns: short("launch_ns", file.launch_ns.unwrap_or(0))?,
-            write_ns: short("write_ns", write_ns)?,
-            write_call_ns: short("write_call_ns", file.write_call_ns.unwrap_or(0))?,
+            launch_ns: short("launch_ns", in_time(file.launch_ns, 3500))?,
+            write_ns: short("write_ns", in_time(file.write_ns, 2000))?,
+            write_call_ns: short("write_call_ns", in_time(file.write_call_ns, 1000))?,
             stream_mem_ops_v1: file.stream_mem_ops_v1,
             proc_address: file.proc_address,
             mps_clients: file.mps_clients,
@@ -414,6 +414,9 @@ mod tests {
     fn an_empty_file_is_one_device() {
         let config = check("").unwrap();
         assert_eq!((config.devices.len(), config.mode, config.timeslice_ns), (1, Mode::Timed, 2_000_000));
+        assert_eq!((config.launch_ns, config.write_ns, config.write_call_ns), (3500, 2000, 1000));
+        let instant = check("mode = 'instant'").unwrap();
+        assert_eq!((instant.launch_ns, instant.write_ns, instant.write_call_ns), (0, 0, 0));
         assert_eq!(config.devices[0].uuid_text(), "GPU-a110c07a-5130-4a7e-8000-000000000000");
         assert_eq!(config.devices[0].pci_text(8), "00000000:10:00.0");
     }

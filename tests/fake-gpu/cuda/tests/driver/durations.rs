@@ -176,6 +176,23 @@ fn a_full_launch_queue_makes_the_launcher_wait() {
 }
 
 #[test]
+fn a_write_takes_a_place_in_the_launch_queue() {
+    alone("durations::a_write_takes_a_place_in_the_launch_queue", "launch_queue_depth = 2", || {
+        let driver = Driver::with_context();
+        let (stream, spin) = (driver.stream(1), driver.function(c"spin_ns"));
+        let mut memory = core::ptr::null_mut();
+        driver.cuMemHostAlloc(&mut memory, 8, 1).ok();
+        let begun = Instant::now();
+        driver.spin(spin, 5_000_000, stream).ok();
+        driver.cuStreamWriteValue64_v2(stream, memory.addr() as CUdeviceptr, 1, 0).ok();
+        // The kernel and the write are outstanding, so the third call returns only when the kernel is done.
+        driver.spin(spin, 1, stream).ok();
+        assert!(begun.elapsed() >= Duration::from_millis(5), "nobody has waited");
+        driver.cuCtxSynchronize().ok();
+    });
+}
+
+#[test]
 fn in_instant_mode_work_is_done_when_the_call_returns() {
     alone("durations::in_instant_mode_work_is_done_when_the_call_returns", "mode = 'instant'", || {
         let driver = Driver::with_context();
