@@ -41,6 +41,11 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
+    /// The right to write until then.
+    pub(crate) fn until(at: Instant) -> Fence {
+        Fence { until: Arc::new(Mutex::new(at)) }
+    }
+
     /// How long this replica may still write; `None`: its lease is over.
     pub(crate) fn left(&self) -> Option<Duration> {
         let left = self.until.lock().saturating_duration_since(Instant::now());
@@ -77,7 +82,7 @@ impl Candidate {
             match tried {
                 Ok(Ok(term)) => {
                     info!(term, identity = self.identity, "this replica leads");
-                    return (term, Fence { until: Arc::new(Mutex::new(asked + LEASE)) });
+                    return (term, Fence::until(asked + LEASE));
                 }
                 Ok(Err(holder)) if holder != last_holder => {
                     info!(holder, "another replica leads");

@@ -42,6 +42,8 @@ mod mirror;
 mod node;
 mod peers;
 mod placement;
+#[cfg(test)]
+mod played;
 mod pod;
 mod questions;
 mod queue;

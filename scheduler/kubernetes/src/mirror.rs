@@ -81,6 +81,8 @@ pub(crate) struct Mirror {
     session: u64,
     changed_pods: BTreeSet<String>,
     changed_nodes: BTreeSet<String>,
+    /// UIDs of the pods that were looked at, or forgotten, since the report on pods was made last.
+    to_report: BTreeSet<String>,
     told: Vec<Observation>,
     /// The number of the first observation of `told` that happens at the same moment as those after it.
     together_from: Option<usize>,
@@ -189,6 +191,7 @@ impl Mirror {
             session: 0,
             changed_pods: BTreeSet::new(),
             changed_nodes: BTreeSet::new(),
+            to_report: BTreeSet::new(),
             told: vec![Observation::Topology(topology.to_vec())],
             together_from: None,
             answers: Vec::new(),
@@ -231,6 +234,7 @@ impl Mirror {
                 self.tell_pod(&uid);
                 self.elastic_gpu_claims_of_pod_are_due(&uid);
                 self.note_turns(&uid);
+                self.to_report.insert(uid);
             }
             // Another pod may have its turn now, for which others wait.
             to_tell = self.take_turned();
@@ -248,15 +252,20 @@ impl Mirror {
         self.pods.iter().map(|(uid, pod)| (uid.as_str(), pod.facts.created_ms))
     }
 
-    /// Pods that wait for this scheduler and that no command is about.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = Waiting<'_>> {
-        let pods = self.pods.values().filter(|pod| pod.instance.is_none() && pod.chosen.is_none());
-        pods.filter(|pod| pod.claim.is_some() || pod.problem.is_some()).map(|pod| Waiting {
+    /// A pod, if it waits for this scheduler and no command is about it.
+    pub(crate) fn waiting(&self, uid: &str) -> Option<Waiting<'_>> {
+        let pod = self.pods.get(uid).filter(|pod| pod.instance.is_none() && pod.chosen.is_none())?;
+        (pod.claim.is_some() || pod.problem.is_some()).then(|| Waiting {
             facts: &pod.facts,
             problem: pod.problem.as_deref(),
             place: pod.place(),
             follows: self.about_first(pod),
         })
+    }
+
+    /// Takes the UIDs of the pods that may have begun or ceased to wait since this was asked last.
+    pub(crate) fn take_to_report(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.to_report)
     }
 
     fn next_sequence(&mut self) -> u64 {

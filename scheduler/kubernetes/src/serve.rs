@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use crate::extender::{self, Waiters};
 use crate::lease::{Candidate, Fence};
-use crate::mirror::{Choice, Mirror, Write};
+use crate::mirror::{Choice, Mirror, Waiting, Write};
 use crate::telemetry::{Leading, Status};
 use crate::tls::TlsFiles;
 use crate::watches::Watches;
@@ -116,7 +116,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(config: &Config, fence: Fence, status: Arc<Status>, term: u64) -> Arc<Shared> {
+    pub(crate) fn new(config: &Config, fence: Fence, status: Arc<Status>, term: u64) -> Arc<Shared> {
         let (name, topology) = (config.name.clone(), config.topology.clone());
         let (mirror, engine) = (Mutex::new(Mirror::new(&name, term, &topology)), Mutex::new(None));
         let (waiters, reports, meter) = Default::default();
@@ -158,6 +158,17 @@ impl Shared {
             self.waiters.tell(&uid, &outcome);
         }
         done
+    }
+
+    /// The pods that may have begun or ceased to wait since this was asked last, with what `of` finds of those that wait.
+    pub(crate) fn take_to_report<T>(&self, of: impl Fn(Waiting<'_>) -> T) -> Vec<(String, Option<T>)> {
+        let mut mirror = self.mirror.lock();
+        let uids = mirror.take_to_report();
+        let with_found = |uid: String| {
+            let found = mirror.waiting(&uid).map(&of);
+            (uid, found)
+        };
+        uids.into_iter().map(with_found).collect()
     }
 
     /// Another scheduler has chosen a node for a pod, and asks that the pod be bound there. If the answer is not known
@@ -221,7 +232,7 @@ impl Shared {
     }
 
     /// Begins to tell the engine what changes, after all that is known.
-    fn begin(&self, engine: std_mpsc::Sender<Message>) {
+    pub(crate) fn begin(&self, engine: std_mpsc::Sender<Message>) {
         let mut mirror = self.mirror.lock();
         for observation in mirror.reconcile() {
             self.tell(&engine, observation);

@@ -121,7 +121,7 @@ fn waiting(registry: &mut Registry, view: &View) {
 
 /// A tier of reasons as a word for metrics and tools.
 #[must_use]
-pub fn tier_word(tier: Tier) -> &'static str {
+pub const fn tier_word(tier: Tier) -> &'static str {
     match tier {
         Tier::Members => "gang-incomplete",
         Tier::Namespace | Tier::Quota => "quota",

@@ -103,6 +103,16 @@ pub struct Pending {
     pub(crate) refusal: Option<Refusal>,
 }
 
+impl Pending {
+    /// Whether both are single claims that wait in the same queue for the same room, and the cycle has found the same in
+    /// their way. Where namespaces and priorities are the same, too, what explains one of them explains the other.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let found = |pending: &Self| (pending.queue, pending.alike, pending.obstacle, pending.refusal);
+        self.alike.is_some() && found(self) == found(other)
+    }
+}
+
 /// What is in the way of a group's next unit, as a cycle has found it. It holds only numbers. [`Pending::reason`] makes
 /// words of them when they are asked for. So the reasons of fifty thousand pending claims cost a cycle nothing, as few
 /// are read.

@@ -102,6 +102,7 @@ impl Mirror {
             self.unlist_in_elastic_gpu_claims(&known.facts);
         }
         self.changed_pods.remove(uid);
+        self.to_report.insert(uid.to_owned());
     }
 
     pub(crate) fn pod_uids(&self) -> BTreeSet<String> {

@@ -398,9 +398,7 @@ impl World {
 
     fn why_waiting(&self, name: &str) -> String {
         let uid = self.pods[name]["metadata"]["uid"].as_str().unwrap();
-        if let Some(waiting) = self.mirror.waiting().find(|waiting| waiting.facts.uid == uid)
-            && let Some(problem) = waiting.problem
-        {
+        if let Some(problem) = self.mirror.waiting(uid).and_then(|waiting| waiting.problem) {
             return problem.to_owned();
         }
         let view = self.view.as_ref().unwrap();

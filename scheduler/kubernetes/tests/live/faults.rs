@@ -1,7 +1,8 @@
 //! Lost answers, outages and leaders that die.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use aliquot_kubernetes_scheduler::ServeError;
 use aliquot_test_api_server::{Fault, LEASES, PODS};
@@ -122,4 +123,28 @@ fn what_changes_while_watches_are_broken_is_seen() {
     cluster.server().compact();
     cluster.server().set_fault(|_, _| Fault::None);
     cluster.wait_until_bound(&["b"]);
+}
+
+#[test]
+fn conditions_are_written_several_at_once() {
+    let (cluster, scheduler) = Cluster::with_one_gpu_and_faults();
+    cluster.pod("a", 100, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    let names = ["b", "c", "d", "e"];
+    let written = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = Arc::clone(&written);
+    cluster.server().set_fault(move |method, path| {
+        let is_condition = method == "PATCH" && path.contains("/pods/") && path.ends_with("/status");
+        if is_condition {
+            seen.lock().unwrap().insert(path.to_owned());
+        }
+        if is_condition { Fault::AnswerHeld } else { Fault::None }
+    });
+    names.iter().for_each(|name| cluster.pod(name, 60, json!({})));
+    cluster.wait_until("no write waits for another", |_| written.lock().unwrap().len() == names.len());
+    cluster.server().set_fault(|_, _| Fault::None);
+    cluster.wait_until("there are events about all of them", |cluster| {
+        names.iter().all(|name| !cluster.events_about(name).is_empty())
+    });
+    assert_eq!(scheduler.metric("failed_writes_total{write=\"condition\"}"), Some(0.0), "no answer came too late");
 }

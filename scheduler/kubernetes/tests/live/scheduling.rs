@@ -29,9 +29,11 @@ fn a_pod_that_waits_says_why() {
     let (reason, message) = cluster.why_waiting("b").unwrap();
     // More nodes would help, so an autoscaler is to see it.
     assert_eq!(reason, "Unschedulable");
+    // Programs tell by its first word what it waits for.
+    assert!(message.starts_with("no-room: "), "{message}");
     assert!(message.contains("600 thousandths") || message.contains("60 %"), "{message}");
     cluster.wait_until("the event about b", |cluster| !cluster.events_about("b").is_empty());
-    assert!(cluster.events_about("b")[0].starts_with("\"FailedScheduling\""));
+    assert!(cluster.events_about("b")[0].starts_with("\"FailedScheduling\": \"no-room: "));
     cluster.objects.delete(&PODS, "default", "a");
     cluster.wait_until_bound(&["b"]);
 }
@@ -43,7 +45,7 @@ fn a_pod_that_cannot_be_scheduled_as_it_is_says_so() {
     cluster.wait_until("a says why it waits", |cluster| cluster.why_waiting("a").is_some());
     let (reason, message) = cluster.why_waiting("a").unwrap();
     assert_eq!(reason, "NotSupported");
-    assert!(message.contains("there is no ResourceClaim \"gpu\""), "{message}");
+    assert!(message.starts_with("not-supported: there is no ResourceClaim \"gpu\""), "{message}");
 }
 
 #[test]
@@ -107,7 +109,7 @@ fn queues_limit_what_a_namespace_holds() {
     cluster.pod("large", 60, json!({}));
     cluster.wait_until("large waits", |cluster| cluster.why_waiting("large").is_some());
     let (reason, message) = cluster.why_waiting("large").unwrap();
-    assert!(message.contains("\"small\""), "{message}");
+    assert!(message.starts_with("quota: ") && message.contains("\"small\""), "{message}");
     // More nodes would not help.
     assert_eq!(reason, "Waiting");
     cluster.pod("a", 40, json!({}));
