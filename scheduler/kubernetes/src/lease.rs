@@ -91,7 +91,9 @@ impl Candidate {
                 Ok(Err(_)) => {}
                 Err(error) => warn!(error = message(&error), "cannot ask for the lease"),
             }
-            sleep(RETRY).await;
+            // A lease that is not renewed is taken as soon as it is over.
+            let left = LEASE.saturating_sub(seen.at.elapsed());
+            sleep(if left.is_zero() { RETRY } else { RETRY.min(left) }).await;
         }
     }
 
@@ -206,3 +208,6 @@ fn taken(answer: kube::Result<Lease>, term: i32) -> kube::Result<Result<u64, Str
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use aliquot_kubernetes_scheduler::ServeError;
-use aliquot_test_api_server::{Fault, LEASES, PODS};
+use aliquot_test_api_server::{Fault, LEASES, PODS, VOLUME_CLAIMS, VOLUMES};
 use serde_json::json;
 
-use crate::kit::Cluster;
+use crate::kit::{Cluster, Scheduler};
 
 /// The first bindings meet this fault.
 fn first_bindings(cluster: &Cluster, number: usize, fault: Fault) -> Arc<AtomicUsize> {
@@ -123,6 +123,60 @@ fn what_changes_while_watches_are_broken_is_seen() {
     cluster.server().compact();
     cluster.server().set_fault(|_, _| Fault::None);
     cluster.wait_until_bound(&["b"]);
+}
+
+#[test]
+fn two_leaders_at_once_bind_a_pod_once() {
+    let mut cluster = Cluster::with_faults();
+    cluster.node("n", 1);
+    let (first, second) = (cluster.scheduler(), cluster.scheduler());
+    cluster.claim_for_node("data");
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    cluster.pod("a", 50, json!({"spec": {"volumes": volumes}}));
+    let lead = |of: &Scheduler| of.metric("leader") == Some(1.0);
+    let both_bind = || [&first, &second].into_iter().all(|of| of.metric("pods{state=\"binding\"}") == Some(1.0));
+    loop {
+        cluster.wait_until("one leads, and one stands by", |_| lead(&first) != lead(&second));
+        let standby = if lead(&first) { &second } else { &first };
+        let nobody = json!({"spec": {"holderIdentity": null}});
+        cluster.objects.merge(&LEASES, "aliquot-system", "aliquot-scheduler", &nobody);
+        cluster.wait_until("the other one leads", |_| lead(standby));
+        // The one that led does not hear of it, and goes on until the end of its lease.
+        cluster.server().set_fault(|method, path| match (method, path.contains("/leases/")) {
+            ("GET", true) => Fault::AnswerHeld,
+            _ => Fault::None,
+        });
+        cluster.wait_until("both wait for the volume", |_| both_bind() || !lead(&first) || !lead(&second));
+        if both_bind() {
+            break;
+        }
+        // It has heard of it.
+        cluster.server().set_fault(|_, _| Fault::None);
+    }
+    let bindings = Arc::new(AtomicUsize::new(0));
+    let tries = Arc::clone(&bindings);
+    cluster.server().set_fault(move |method, path| {
+        tries.fetch_add(path.ends_with("/binding").into(), Ordering::SeqCst);
+        let is_lease = method == "GET" && path.contains("/leases/");
+        if is_lease { Fault::AnswerHeld } else { Fault::None }
+    });
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/none"},
+    }});
+    cluster.objects.create(&VOLUMES, "", volume);
+    cluster.objects.merge(&VOLUME_CLAIMS, "default", "data", &json!({"spec": {"volumeName": "v"}}));
+    let status = json!({"status": {"phase": "Bound"}});
+    cluster.objects.merge_status(&VOLUME_CLAIMS, "default", "data", &status);
+    cluster.wait_until("no binding is on its way", |_| !both_bind() || !lead(&first) && !lead(&second));
+    cluster.server().set_fault(|_, _| Fault::None);
+    cluster.wait_until_bound(&["a"]);
+    let generation = |cluster: &Cluster| cluster.get("a")["metadata"]["annotations"]["aliquot.dev/generation"].clone();
+    let (bound_by, uid) = (generation(&cluster), cluster.get("a")["metadata"]["uid"].clone());
+    cluster.wait_until("one leads, and one stands by", |_| lead(&first) != lead(&second));
+    cluster.pod("b", 50, json!({}));
+    cluster.wait_until_bound(&["a", "b"]);
+    assert_eq!((generation(&cluster), &cluster.get("a")["metadata"]["uid"]), (bound_by, &uid), "nobody did it again");
+    assert!(bindings.load(Ordering::SeqCst) > 0);
 }
 
 #[test]

@@ -1,0 +1,177 @@
+//! Replicas that race for the lease, in virtual time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use serde_json::Value;
+use tokio::task::{LocalSet, spawn_local};
+
+use super::*;
+use crate::played::{self, Call, failure};
+
+/// Numbers that look random, and are the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// The one Lease, and how slow the API server is.
+struct Server {
+    lease: Option<Value>,
+    version: u64,
+    random: Random,
+    /// The longest time of a request to the server, and of an answer back.
+    slowness_ms: u64,
+    /// Of so many answers one is lost: the client waits for it as long as it does for any answer.
+    lost_of: u64,
+}
+
+type Shared = Arc<Mutex<Server>>;
+
+fn server(seed: u64, slowness_ms: u64, lost_of: u64) -> Shared {
+    Arc::new(Mutex::new(Server { lease: None, version: 0, random: Random(seed), slowness_ms, lost_of }))
+}
+
+async fn answer(server: Shared, call: Call) -> (u16, Value) {
+    let (there, back, is_lost) = {
+        let Server { random, slowness_ms, lost_of, .. } = &mut *server.lock();
+        let mut delay = || Duration::from_millis(random.below(*slowness_ms));
+        let (there, back) = (delay(), delay());
+        (there, back, *lost_of > 0 && random.below(*lost_of) == 0)
+    };
+    sleep(there).await;
+    let done = server.lock().carry_out(&call);
+    sleep(back).await;
+    if is_lost {
+        sleep(Duration::from_secs(15)).await;
+        return failure(504, "Timeout");
+    }
+    done
+}
+
+impl Server {
+    fn carry_out(&mut self, call: &Call) -> (u16, Value) {
+        match (call.method.as_str(), &self.lease) {
+            ("GET", Some(lease)) => return (200, lease.clone()),
+            ("GET" | "PUT", None) => return failure(404, "NotFound"),
+            ("POST", Some(_)) => return failure(409, "AlreadyExists"),
+            ("PUT", Some(lease))
+                if lease["metadata"]["resourceVersion"] != call.body["metadata"]["resourceVersion"] =>
+            {
+                return failure(409, "Conflict");
+            }
+            _ => {}
+        }
+        self.version += 1;
+        let mut lease = call.body.clone();
+        lease["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.lease = Some(lease.clone());
+        (200, lease)
+    }
+}
+
+fn candidate(server: &Shared, identity: &str) -> Candidate {
+    let server = Arc::clone(server);
+    Candidate {
+        leases: Api::namespaced(played::client(move |call| answer(Arc::clone(&server), call)), "aliquot-system"),
+        identity: identity.into(),
+        extender_url: None,
+        status: Arc::new(Status::default()),
+    }
+}
+
+/// What leaders have done: their terms, and until when they may write.
+#[derive(Default)]
+struct Log(Vec<(u64, Fence)>);
+
+impl Log {
+    /// A leader begins. No other one may write any more.
+    fn begins(&mut self, term: u64, fence: &Fence) {
+        let others: Vec<u64> =
+            self.0.iter().filter(|(_, fence)| fence.left().is_some()).map(|(term, _)| *term).collect();
+        assert_eq!(others, [0; 0], "they may still write, and {term} begins");
+        assert!(self.0.last().is_none_or(|(last, _)| *last < term), "{term} is not greater than all before");
+        self.0.push((term, fence.clone()));
+    }
+}
+
+/// Leads again and again, and ends in one of the ways in which leaders end.
+async fn live(server: Shared, name: u64, log: Rc<RefCell<Log>>) {
+    let mut random = Random(name);
+    let mut starts = 0;
+    loop {
+        // A replica that is started anew has another name, as a pod has.
+        let candidate = candidate(&server, &format!("{name}-{starts}"));
+        starts += 1;
+        let (term, fence) = candidate.lead().await;
+        log.borrow_mut().begins(term, &fence);
+        let stays = Duration::from_millis(random.below(40_000));
+        match timeout(stays, candidate.renew(term, &fence)).await {
+            Ok(_) => fence.end(),
+            Err(_) if random.below(2) == 0 => {
+                fence.end();
+                candidate.give_back(term).await;
+            }
+            // It is killed. What it has begun may still arrive until the end of its lease.
+            Err(_) => {}
+        }
+        sleep(Duration::from_millis(random.below(5_000))).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_two_replicas_may_write_at_the_same_time() {
+    for seed in 0..10 {
+        // In half of the runs answers are slow, and some are lost.
+        let (slowness_ms, lost_of) = if seed % 2 == 0 { (100, 0) } else { (4_000, 8) };
+        let (server, log) = (server(seed, slowness_ms, lost_of), Rc::<RefCell<Log>>::default());
+        let local = LocalSet::new();
+        let replicas = (0..3).map(|replica| live(Arc::clone(&server), 3 * seed + replica, Rc::clone(&log)));
+        let run = local.run_until(async {
+            let lives: Vec<_> = replicas.map(spawn_local).collect();
+            sleep(Duration::from_secs(1800)).await;
+            lives.iter().for_each(|life| assert!(!life.is_finished(), "{seed}: a leader began too early"));
+        });
+        run.await;
+        let leaders = log.borrow().0.len();
+        assert!(leaders > 50, "{seed}: {leaders} leaders in half an hour");
+    }
+}
+
+/// How long no replica leads after the end of a leader: killed at some moment, or stopped.
+async fn without_leader(seed: u64, is_killed: bool) -> Duration {
+    let server = server(seed, 200, 0);
+    let (first, second) = (candidate(&server, "first"), candidate(&server, "second"));
+    let (term, fence) = first.lead().await;
+    let next = async {
+        let (next, _) = second.lead().await;
+        assert_eq!(next, term + 1);
+        Instant::now()
+    };
+    let leads = async {
+        let stays = Duration::from_millis(20_000 + server.lock().random.below(3_000));
+        assert!(timeout(stays, first.renew(term, &fence)).await.is_err(), "it leads until its end");
+        if !is_killed {
+            fence.end();
+            first.give_back(term).await;
+        }
+        Instant::now()
+    };
+    let (next, ended) = tokio::join!(next, leads);
+    next.duration_since(ended)
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_replica_leads_within_the_lease() {
+    for seed in 0..100 {
+        let after_death = without_leader(seed, true).await;
+        // What it has renewed just before its death is seen a try later. Each try takes a few answers.
+        assert!(after_death < LEASE + RETRY + Duration::from_secs(1), "{seed}: {after_death:?}");
+        let after_stop = without_leader(seed, false).await;
+        assert!(after_stop < RETRY + Duration::from_secs(1), "{seed}: {after_stop:?}");
+    }
+}
