@@ -33,7 +33,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown) {
     let mut written_at: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
         looks.tick().await;
-        let (Some(view), Some(left)) = (shown.get(), shared.fence.left()) else { continue };
+        let (Some(view), Some(_)) = (shown.get(), shared.fence.left()) else { continue };
         let uses: BTreeMap<String, QueueUse> =
             queue_uses(&view).into_iter().map(|queue| (queue.name.clone(), queue)).collect();
         let now = Timestamp::now();
@@ -48,6 +48,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown) {
         written_at.retain(|_, at| at.elapsed() < PAUSE);
         let due = wanted.into_iter().filter(|(name, _)| !written_at.contains_key(name));
         for (name, status) in due.take(AT_A_LOOK).collect::<Vec<_>>() {
+            let Some(left) = shared.fence.left() else { break };
             written_at.insert(name.clone(), Instant::now());
             let patch = Patch::Merge(json!({"status": status}));
             match timeout(left, queues.patch_status(&name, &PatchParams::default(), &patch)).await {
@@ -89,7 +90,12 @@ const VALID: &str = "Valid";
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::lease::Fence;
+    use crate::played::{self, Call};
+    use crate::queue::QueueDefinition;
 
     #[test]
     fn the_time_of_a_condition_is_that_of_its_last_change() {
@@ -103,5 +109,27 @@ mod tests {
         let condition = &wrong.conditions[0];
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Cycle"));
         assert_eq!((condition.last_transition_time.as_str(), wrong.observed_generation), ("1970-01-01T00:00:09Z", 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_written_after_the_end_of_the_lease() {
+        let end = Instant::now() + Duration::from_millis(50);
+        let shared = played::leader(Fence::until(end));
+        let names = (0..AT_A_LOOK).map(|queue| format!("q{queue}"));
+        shared.change(|mirror| names.for_each(|name| mirror.queue(&name, &QueueDefinition::default())));
+        let shown = Shown::default();
+        shown.set(played::engine().view());
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&begun);
+        let client = played::client(move |call: Call| {
+            seen.lock().push(Instant::now());
+            async move {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                (200, json!({"metadata": {"name": call.name()}, "spec": {}}))
+            }
+        });
+        assert!(timeout(Duration::from_secs(60), run(client, shared, shown)).await.is_err());
+        let begun = begun.lock();
+        assert!((2..4).contains(&begun.len()) && begun.iter().all(|at| *at < end), "{begun:?}");
     }
 }
