@@ -57,6 +57,8 @@ pub(crate) struct Extras {
     pub(crate) webhook: bool,
     /// It takes reports of managers. The rights of all others are without that.
     pub(crate) reports: bool,
+    /// A label of nodes that is a level of the topology above the nodes themselves.
+    pub(crate) level: Option<&'static str>,
 }
 
 impl Cluster {
@@ -125,14 +127,10 @@ impl Cluster {
         let addresses = listeners.each_ref().map(|of| of.local_addr().unwrap());
         let [metrics_address, questions_address, extender_address, webhook_address, reports_address] = addresses;
         let protocol = if extras.tls.is_some() { "https" } else { "http" };
-        let config = Config {
-            kubeconfig: Some(self.kubeconfig()),
-            name: "aliquot".into(),
-            namespace: "aliquot-system".into(),
-            identity: self.identity(self.schedulers),
-            topology: vec!["kubernetes.io/hostname".into()],
-            extender_url: Some(format!("{protocol}://{extender_address}")),
-        };
+        let of_all = config(self.kubeconfig(), self.identity(self.schedulers));
+        let levels = extras.level.map(str::to_owned).into_iter().chain(of_all.topology.iter().cloned());
+        let extender_url = Some(format!("{protocol}://{extender_address}"));
+        let config = Config { topology: levels.collect(), extender_url, ..of_all };
         let ((stop, stopped), (kill, killed)) = (watch::channel(false), oneshot::channel());
         let (end, ended) = mpsc::channel();
         let thread = thread::spawn(move || {
@@ -332,6 +330,24 @@ impl Drop for Scheduler {
     }
 }
 
+/// How all replicas run.
+pub(crate) fn config(kubeconfig: PathBuf, identity: String) -> Config {
+    Config {
+        kubeconfig: Some(kubeconfig),
+        name: "aliquot".into(),
+        namespace: "aliquot-system".into(),
+        identity,
+        topology: vec!["kubernetes.io/hostname".into()],
+        extender_url: None,
+    }
+}
+
+/// The policy and the settings that the program has by default.
+pub(crate) fn decisions() -> Decisions {
+    let policy = Box::new(ExpectedWaste::new(&Mix::of([]), Weights::default()));
+    Decisions { policy, settings: Settings::default(), usage_half_life_ms: 3_600_000 }
+}
+
 /// Serves, and says each time how it has ended.
 async fn serve_until_stopped(
     config: Config,
@@ -341,10 +357,6 @@ async fn serve_until_stopped(
     end: mpsc::Sender<Result<(), ServeError>>,
 ) {
     loop {
-        // The policy that the program has by default.
-        let policy = Box::new(ExpectedWaste::new(&Mix::of([]), Weights::default()));
-        let settings = Settings::default();
-        let decisions = Decisions { policy, settings, usage_half_life_ms: 3_600_000 };
         let ((stop, stops), mut stopped) = (oneshot::channel(), stopped.clone());
         tokio::spawn(async move {
             _ = stopped.wait_for(|stopped| *stopped).await;
@@ -355,7 +367,7 @@ async fn serve_until_stopped(
         let extender = extender.map(|listener| ExtenderListener { listener, tls: extras.tls.clone() });
         let (webhook, reports) = (webhook.filter(|_| extras.webhook), reports.filter(|_| extras.reports));
         let listeners = Listeners { metrics, questions, extender, webhook, reports };
-        let done = serve(config.clone(), listeners, decisions, stops).await;
+        let done = serve(config.clone(), listeners, decisions(), stops).await;
         let is_done = done.is_ok();
         _ = end.send(done);
         if is_done {

@@ -16,6 +16,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use aliquot_api_server::connect;
 use aliquot_test_api_server::{
     ApiServer, BUDGETS, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, DEVICE_TAINT_RULES, ELASTIC_GPU_CLAIMS,
     ELASTIC_GPU_CLASSES, ELASTIC_GPUS, NODES, POD_GROUPS, PODS, QUEUES, Resource, SCHEDULING_POLICIES, SLICES,
@@ -33,7 +34,7 @@ use tokio::runtime::Runtime;
 static ONE: Mutex<()> = Mutex::new(());
 
 pub(crate) enum Objects {
-    Own { server: ApiServer, store: Store, _runtime: Runtime },
+    Own { server: ApiServer, store: Store, client: Client, runtime: Runtime },
     Real { client: Client, runtime: Runtime, _only: MutexGuard<'static, ()> },
 }
 
@@ -50,7 +51,8 @@ impl Objects {
         let runtime = Runtime::new().unwrap();
         let server = ApiServer::start(runtime.handle());
         server.write_kubeconfig(kubeconfig);
-        Objects::Own { store: server.store(), server, _runtime: runtime }
+        let client = runtime.block_on(connect(Some(kubeconfig))).unwrap();
+        Objects::Own { store: server.store(), server, client, runtime }
     }
 
     fn real(of_administrator: &Path, of_scheduler: &Path) -> Objects {
@@ -88,8 +90,7 @@ impl Objects {
     /// A client, and where it runs.
     pub(crate) fn client(&self) -> (Client, &Runtime) {
         match self {
-            Objects::Own { .. } => panic!("the project's own API server says nothing about a real one's speed"),
-            Objects::Real { client, runtime, .. } => (client.clone(), runtime),
+            Objects::Own { client, runtime, .. } | Objects::Real { client, runtime, .. } => (client.clone(), runtime),
         }
     }
 
