@@ -33,6 +33,7 @@ use aliquot_scheduler_engine::{Amounts, DevicePart, Generation, Observation};
 use crate::devices::Reading;
 use crate::node::NodeFacts;
 use crate::peers::PeerRules;
+use crate::placement::NumberedTaints;
 use crate::pod::PodFacts;
 
 pub(crate) use access::Access;
@@ -73,6 +74,8 @@ pub(crate) struct Mirror {
     said: BTreeMap<String, DevicesSaid>,
     /// The ports of nodes that pods of ours ask for, or have asked for.
     ports: BTreeSet<String>,
+    /// The taints of nodes that tolerations of numbers are about.
+    taints: NumberedTaints,
     reading: Reading,
     /// Inventories have changed since they were read.
     is_to_read: bool,
@@ -184,6 +187,7 @@ impl Mirror {
             elastic_gpus: elastic_gpus::ElasticGpus::default(),
             said: BTreeMap::new(),
             ports: BTreeSet::new(),
+            taints: NumberedTaints::default(),
             reading: Reading::default(),
             is_to_read: false,
             sequence: 0,

@@ -12,7 +12,7 @@ use aliquot_scheduler_core::{
 use k8s_openapi::api::core::v1::{PodAffinityTerm, PodSpec, TopologySpreadConstraint, WeightedPodAffinityTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-use crate::placement;
+use crate::placement::{self, NumberedTaints};
 
 type Labels = BTreeMap<String, String>;
 
@@ -269,13 +269,18 @@ fn evenness(of: &TopologySpreadConstraint, spec: &PodSpec) -> Result<Evenness, S
         true => placement::selected_nodes(spec)?,
         false => Default::default(),
     };
+    let minds_taints = is(&of.node_taints_policy, false);
+    if minds_taints && placement::compares_taints(spec) {
+        return Err("nodeTaintsPolicy Honor together with tolerations of operator Gt or Lt is not supported".into());
+    }
+    let tolerations = minds_taints.then(|| placement::tolerations(spec, &NumberedTaints::default())).transpose()?;
     Ok(Evenness {
         topology_key: of.topology_key.clone(),
         max_skew: number(of.max_skew),
         min_domains: of.min_domains.map_or(1, number),
         labels,
         node_terms,
-        tolerations: is(&of.node_taints_policy, false).then(|| placement::tolerations(spec)),
+        tolerations,
     })
 }
 
@@ -416,6 +421,16 @@ mod tests {
         let (_, of) = spread(policies, &[]);
         assert_eq!((of.labels.len(), of.min_domains), (0, 3));
         assert_eq!(of.tolerations.map(|tolerations| tolerations.len()), Some(1));
+        // What a toleration of numbers tolerates depends on the taints that there are.
+        let spec = json!({
+            "containers": [],
+            "tolerations": [{"key": "sla", "operator": "Gt", "value": "1"}],
+            "topologySpreadConstraints": [{
+                "topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "nodeTaintsPolicy": "Honor",
+            }],
+        });
+        let why = PeerRules::of(&serde_json::from_value(spec).unwrap(), "default", &none).unwrap_err();
+        assert!(why.contains("nodeTaintsPolicy"), "{why}");
         // Only pods of the same revision.
         let keys = json!({"topologyKey": "zone", "labelSelector": app, "matchLabelKeys": ["hash", "none"]});
         let (selection, _) = spread(keys, &[("hash", "1")]);

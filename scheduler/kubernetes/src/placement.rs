@@ -40,13 +40,39 @@ pub(crate) fn taints(taints: &[core::Taint]) -> Vec<Taint> {
     taints.iter().filter_map(taint).collect()
 }
 
-/// Which nodes a pod may be on.
+/// The taints of all nodes whose values are numbers, each with the number of its nodes. Tolerations compare with them.
+#[derive(Debug, Default)]
+pub(crate) struct NumberedTaints(BTreeMap<Taint, usize>);
+
+impl NumberedTaints {
+    /// A node has other taints than before. Returns whether there is one now that no node had.
+    pub(crate) fn exchange(&mut self, before: &[Taint], now: &[Taint]) -> bool {
+        let is_numbered = |taint: &&Taint| decimal(&taint.value).is_some();
+        let mut has_more = false;
+        for taint in now.iter().filter(is_numbered) {
+            let nodes = self.0.entry(taint.clone()).or_default();
+            *nodes += 1;
+            has_more |= *nodes == 1;
+        }
+        for taint in before.iter().filter(is_numbered) {
+            if let Some(nodes) = self.0.get_mut(taint) {
+                *nodes -= 1;
+                if *nodes == 0 {
+                    self.0.remove(taint);
+                }
+            }
+        }
+        has_more
+    }
+}
+
+/// Which nodes a pod may be on. `taints`: those of all nodes.
 ///
 /// # Errors
 /// What the pod asks for that is not supported.
-pub(crate) fn constraints(spec: &core::PodSpec) -> Result<Constraints, String> {
+pub(crate) fn constraints(spec: &core::PodSpec, taints: &NumberedTaints) -> Result<Constraints, String> {
     let (labels, node_terms) = selected_nodes(spec)?;
-    Ok(Constraints { labels, node_terms, tolerations: tolerations(spec), ..Constraints::default() })
+    Ok(Constraints { labels, node_terms, tolerations: tolerations(spec, taints)?, ..Constraints::default() })
 }
 
 /// Which nodes a pod prefers.
@@ -75,9 +101,53 @@ pub(crate) fn selected_nodes(spec: &core::PodSpec) -> Result<(BTreeMap<String, S
     Ok((spec.node_selector.clone().unwrap_or_default(), node_terms))
 }
 
-/// What a pod tolerates.
-pub(crate) fn tolerations(spec: &core::PodSpec) -> BTreeSet<Toleration> {
-    spec.tolerations.iter().flatten().filter_map(toleration).collect()
+/// What a pod tolerates. A toleration that compares numbers becomes one of each of the taints that it tolerates.
+///
+/// # Errors
+/// Which operator is not supported.
+pub(crate) fn tolerations(spec: &core::PodSpec, taints: &NumberedTaints) -> Result<BTreeSet<Toleration>, String> {
+    let mut all = BTreeSet::new();
+    for of in spec.tolerations.iter().flatten() {
+        match operator(of) {
+            "Equal" | "Exists" => all.extend(toleration(of)),
+            "Gt" | "Lt" => {
+                let tolerated = taints.0.keys().filter(|taint| tolerates_number(of, taint));
+                all.extend(tolerated.map(Toleration::of));
+            }
+            other => {
+                return Err(format!(
+                    "the toleration of {:?} has the operator {other:?}, which is not supported",
+                    of.key.as_deref().unwrap_or_default()
+                ));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Whether a pod has a toleration that compares numbers.
+pub(crate) fn compares_taints(spec: &core::PodSpec) -> bool {
+    spec.tolerations.iter().flatten().any(|of| ["Gt", "Lt"].contains(&operator(of)))
+}
+
+/// The operator of a toleration: without one, values are equal.
+fn operator(of: &core::Toleration) -> &str {
+    of.operator.as_deref().filter(|operator| !operator.is_empty()).unwrap_or("Equal")
+}
+
+/// Whether a toleration that compares numbers tolerates a taint. What is no number is neither greater nor less.
+fn tolerates_number(of: &core::Toleration, taint: &Taint) -> bool {
+    let is =
+        |asked: &Option<String>, there: &str| asked.as_deref().is_none_or(|asked| asked.is_empty() || asked == there);
+    let (asked, there) = (of.value.as_deref().and_then(decimal), decimal(&taint.value));
+    let (Some(asked), Some(there)) = (asked, there) else { return false };
+    let holds = if operator(of) == "Gt" { there > asked } else { there < asked };
+    holds && is(&of.key, &taint.key) && is(&of.effect, &taint.effect.to_string())
+}
+
+/// A whole number as Kubernetes writes it: without a plus sign, and without zeros in front.
+fn decimal(text: &str) -> Option<i64> {
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
 }
 
 /// The terms of a selector, of which nodes must match one.
@@ -111,7 +181,7 @@ fn toleration(of: &core::Toleration) -> Option<Toleration> {
         // The pod tolerates an effect that no node's taint has.
         Some(name) => Some(effect(&name)?),
     };
-    let exists = of.operator.as_deref() == Some("Exists");
+    let exists = operator(of) == "Exists";
     let value = if exists { None } else { Some(of.value.clone().unwrap_or_default()) };
     Some(Toleration { key: named(&of.key), value, effect })
 }
@@ -152,7 +222,42 @@ mod tests {
     fn of(spec: Value) -> Result<Constraints, String> {
         let mut spec = spec;
         spec["containers"] = spec.get("containers").cloned().unwrap_or(json!([]));
-        constraints(&serde_json::from_value(spec).unwrap())
+        constraints(&serde_json::from_value(spec).unwrap(), &NumberedTaints::default())
+    }
+
+    #[test]
+    fn tolerations_compare_numbers_as_kubernetes_does() {
+        let mut taints = NumberedTaints::default();
+        let taint = |value: &str, effect| Taint { key: "sla".into(), value: value.into(), effect };
+        let of_node = ["950", "99", "007", "low"].map(|value| taint(value, TaintEffect::NoSchedule));
+        assert!(taints.exchange(&[], &of_node));
+        assert!(!taints.exchange(&[], &of_node[..1]), "another node has this one already");
+        let tolerated = |of: Value| {
+            let spec = json!({"containers": [], "tolerations": [of]});
+            let found = tolerations(&serde_json::from_value(spec).unwrap(), &taints).unwrap();
+            found.into_iter().map(|of| of.value.unwrap()).collect::<Vec<String>>()
+        };
+        let compared = |operator: &str, value: &str| {
+            tolerated(json!({"key": "sla", "operator": operator, "value": value, "effect": "NoSchedule"}))
+        };
+        // Not as texts, and of numbers only those without zeros in front.
+        assert_eq!(compared("Gt", "100"), ["950"]);
+        assert_eq!(compared("Lt", "950"), ["99"]);
+        assert_eq!(compared("Gt", "0"), ["950", "99"]);
+        assert!(
+            compared("Gt", "950").is_empty() && compared("Lt", "low").is_empty() && compared("Lt", "0999").is_empty()
+        );
+        assert!(tolerated(json!({"key": "other", "operator": "Gt", "value": "0"})).is_empty());
+        assert!(tolerated(json!({"key": "sla", "operator": "Gt", "value": "0", "effect": "NoExecute"})).is_empty());
+        assert_eq!(tolerated(json!({"key": "sla", "operator": "Gt", "value": "0"})), ["950", "99"]);
+        taints.exchange(&of_node, &[]);
+        assert_eq!(taints.0.len(), 1, "one node has one of them still");
+    }
+
+    #[test]
+    fn tolerations_of_unknown_operators_are_refused() {
+        let why = of(json!({"tolerations": [{"key": "team", "operator": "Near", "value": "a"}]})).unwrap_err();
+        assert!(why.contains("\"team\"") && why.contains("\"Near\""), "{why}");
     }
 
     #[test]

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use aliquot_api_server::Inventory;
 use aliquot_dialects::{NodeFacts as WordsOfNode, Spoken};
-use aliquot_scheduler_core::Peers;
+use aliquot_scheduler_core::{Peers, Taint};
 use aliquot_scheduler_engine::{ClaimUid, Generation, NodeName, NodeReport, Observation, Running};
 use tracing::warn;
 
 use super::{KnownNode, Mirror};
 use crate::devices::Reading;
 use crate::node::NodeFacts;
+use crate::placement;
 use crate::resources::Amounts;
 
 /// What pods hold of a node.
@@ -41,6 +42,8 @@ impl Mirror {
         }
         let name = facts.name.clone();
         let mut has_other_labels = false;
+        let before = self.nodes.get(&name).map(|known| known.facts.taints.clone()).unwrap_or_default();
+        self.exchange_taints(&before, &facts.taints);
         match self.nodes.get_mut(&name) {
             Some(known) if known.facts == facts => return,
             Some(known) => {
@@ -81,6 +84,7 @@ impl Mirror {
             self.elastic_gpus_of_node_changed(name);
         }
         let Some(known) = self.nodes.remove(name) else { return };
+        self.exchange_taints(&known.facts.taints, &[]);
         let of_node = |instance: &super::Instance| instance.node == name;
         let there = self.pods.iter().filter(|(_, pod)| pod.instance.as_ref().is_some_and(of_node));
         for uid in there.map(|(uid, _)| uid.clone()).collect::<Vec<String>>() {
@@ -96,6 +100,14 @@ impl Mirror {
         self.changed_nodes.remove(name);
         self.forget_places(name);
         self.is_to_read = true;
+    }
+
+    /// A node has other taints than before. Pods that compare numbers may tolerate new ones of them.
+    fn exchange_taints(&mut self, before: &[Taint], now: &[Taint]) {
+        if before != now && self.taints.exchange(before, now) {
+            let compare = self.pods.iter().filter(|(_, pod)| placement::compares_taints(&pod.facts.spec));
+            self.changed_pods.extend(compare.map(|(uid, _)| uid.clone()));
+        }
     }
 
     pub(crate) fn node_names(&self) -> BTreeSet<String> {

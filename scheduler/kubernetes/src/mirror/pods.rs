@@ -262,7 +262,7 @@ impl Mirror {
         self.gang_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
         let mut amounts = self.amounts_of(facts)?;
-        let mut constraints = placement::constraints(&facts.spec)?;
+        let mut constraints = placement::constraints(&facts.spec, &self.taints)?;
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
         self.constrain_by_elastic_gpus(facts, &mut constraints)?;

@@ -179,3 +179,22 @@ fn a_port_of_a_node_is_given_to_one_pod() {
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["b", "d", "other"]);
 }
+
+#[test]
+fn a_pod_tolerates_taints_whose_number_is_great_enough() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let tainted = |world: &mut World, value: &str| {
+        let mut node = world.nodes["n"].clone();
+        node["spec"]["taints"] = json!([{"key": "sla", "value": value, "effect": "NoSchedule"}]);
+        world.make_node("n", node);
+    };
+    tainted(&mut world, "950");
+    let tolerates = json!([{"key": "sla", "operator": "Gt", "value": "990"}]);
+    world.pod("a", 50, json!({"spec": {"tolerations": tolerates}}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    tainted(&mut world, "1000");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
