@@ -10,7 +10,9 @@ use aliquot_dialects::{GANG, GANG_SIZE};
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-pub(crate) use facts::{GangFacts, SharedClaim};
+use crate::pod::WORKLOAD_REF;
+
+pub(crate) use facts::{GangFacts, GroupPriority, SharedClaim};
 pub(crate) use kind::{Address, GangKind};
 
 /// Instead of a gang's name: the pod starts by itself, whatever it belongs to.
@@ -68,20 +70,26 @@ pub(crate) enum Source {
 type Texts = BTreeMap<String, String>;
 
 /// The gang that a pod says it is in. An explicit name takes precedence over what follows from the pod's owner.
+/// `workload`: the Workload that it names, in a cluster of Kubernetes 1.35.
 ///
 /// # Errors
 /// What the pod says of its gang is not definite.
 pub(crate) fn of_pod(
     spec: &PodSpec,
+    workload: Option<&str>,
     labels: &Texts,
     annotations: &Texts,
     owners: &[OwnerReference],
 ) -> Option<Result<Gang, String>> {
-    match (annotations.get(GANG).map(String::as_str), annotations.get(GANG_SIZE)) {
-        (Some(NONE), _) => None,
-        (Some(name), size) => Some(annotated(name, size.map_or("", String::as_str))),
-        (None, Some(size)) => Some(of_controller(size, owners)),
-        (None, None) => {
+    match (annotations.get(GANG).map(String::as_str), annotations.get(GANG_SIZE), workload) {
+        (Some(NONE), ..) => None,
+        (Some(name), size, _) => Some(annotated(name, size.map_or("", String::as_str))),
+        (None, Some(size), _) => Some(of_controller(size, owners)),
+        (None, None, Some(workload)) => Some(Err(format!(
+            "it names the Workload {workload:?} ({WORKLOAD_REF}), and Workloads of scheduling.k8s.io/v1alpha1 are not \
+             supported; name a gang by the annotations {GANG} and {GANG_SIZE}, or create the pod without it"
+        ))),
+        (None, None, None) => {
             let of_object = of_group(spec, labels, annotations).or_else(|| of_workload(labels, owners));
             of_object.map(Ok).or_else(|| of_kueue(labels, annotations))
         }
@@ -172,7 +180,16 @@ mod tests {
         let texts = |field: &str| serde_json::from_value(pod[field].clone()).unwrap_or_default();
         let spec = serde_json::from_value(pod["spec"].clone()).unwrap_or_default();
         let owners: Vec<OwnerReference> = serde_json::from_value(pod["owners"].clone()).unwrap_or_default();
-        of_pod(&spec, &texts("labels"), &texts("annotations"), &owners)
+        of_pod(&spec, pod["workload"].as_str(), &texts("labels"), &texts("annotations"), &owners)
+    }
+
+    #[test]
+    fn a_workload_that_a_pod_names_is_not_passed_over() {
+        let error = gang(json!({"workload": "w"})).unwrap().unwrap_err();
+        assert!(error.contains("workloadRef") && error.contains("\"w\""), "{error}");
+        assert_eq!(gang(json!({"workload": "w", "annotations": {"aliquot.dev/gang": "none"}})), None);
+        let annotations = json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "2"});
+        assert!(gang(json!({"workload": "w", "annotations": annotations})).unwrap().is_ok());
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod nodes;
 mod peers;
 mod pods;
 mod policies;
+mod precedence;
 mod queues;
 mod reported;
 mod volumes;
@@ -67,6 +68,7 @@ pub(crate) struct Mirror {
     told_queues: BTreeMap<String, QueueSpec>,
     has_changed_queues: bool,
     policies: policies::Policies,
+    priority_classes: precedence::PriorityClasses,
     volumes: volumes::Volumes,
     device_claims: device_claims::DeviceClaims,
     elastic_gpus: elastic_gpus::ElasticGpus,
@@ -182,6 +184,7 @@ impl Mirror {
             told_queues: BTreeMap::new(),
             has_changed_queues: true,
             policies: policies::Policies::default(),
+            priority_classes: precedence::PriorityClasses::default(),
             volumes: volumes::Volumes::default(),
             device_claims: device_claims::DeviceClaims::default(),
             elastic_gpus: elastic_gpus::ElasticGpus::default(),

@@ -1,5 +1,7 @@
 //! A pod, as far as the scheduler needs to know it.
 
+mod seen;
+
 use std::collections::BTreeMap;
 
 use aliquot_dialects::{Container, DECISION, Decision, GENERATION, Pod as Words};
@@ -11,6 +13,8 @@ use crate::dra::User;
 use crate::gang::{self, Gang};
 use crate::peers::PeerRules;
 use crate::resources;
+
+pub(crate) use seen::{SeenPod, WORKLOAD_REF};
 
 /// The label of a pod, or of its namespace, that names the queue.
 pub(crate) const QUEUE: &str = "aliquot.dev/queue";
@@ -81,8 +85,8 @@ pub(crate) struct PodClaim {
 
 impl PodFacts {
     /// What is known of a pod; `None` if it has no UID or no name. `own_name` is the name of this scheduler.
-    pub(crate) fn of(pod: Pod, own_name: &str) -> Option<PodFacts> {
-        let Pod { metadata, spec, status } = pod;
+    pub(crate) fn of(seen: SeenPod, own_name: &str) -> Option<PodFacts> {
+        let SeenPod { pod: Pod { metadata, spec, status }, workload } = seen;
         let (mut spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
         let labels = metadata.labels.unwrap_or_default();
         let annotations = metadata.annotations.unwrap_or_default();
@@ -110,7 +114,7 @@ impl PodFacts {
             controller: owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()),
             is_leaving: metadata.deletion_timestamp.is_some(),
             is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
-            gang: is_own.then(|| gang::of_pod(&spec, &labels, &annotations, &owners)).flatten(),
+            gang: is_own.then(|| gang::of_pod(&spec, workload.as_deref(), &labels, &annotations, &owners)).flatten(),
             queue: labels.get(QUEUE).or_else(|| labels.get(KAI_QUEUE)).cloned(),
             priority,
             is_preemptible: is_preemptible(&labels, priority),
@@ -147,6 +151,16 @@ impl PodFacts {
     /// Kubernetes' own PodGroup that it is in.
     pub(crate) fn pod_group(&self) -> Option<&str> {
         self.spec.scheduling_group.as_ref()?.pod_group_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// Whether it has ended without success.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_ended && self.succeeded_ms.is_none()
+    }
+
+    /// Whether it may be evicted for others if it has this priority.
+    pub(crate) fn is_preemptible_at(&self, priority: i32) -> bool {
+        is_preemptible(&self.labels, priority)
     }
 
     /// The pod as a user of claims.

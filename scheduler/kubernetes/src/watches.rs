@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_api_server::Client;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::api::Api;
@@ -23,7 +24,7 @@ use tracing::warn;
 
 use crate::mirror::{Access, Mirror, QueueSaid};
 use crate::node::NodeFacts;
-use crate::pod::PodFacts;
+use crate::pod::{PodFacts, SeenPod};
 use crate::queue::Queue;
 use crate::scheduling_policy::SchedulingPolicy;
 use crate::serve::Shared;
@@ -38,17 +39,17 @@ const AGAIN: Duration = Duration::from_secs(5);
 struct Pods;
 
 impl Sight for Pods {
-    type Object = Pod;
+    type Object = SeenPod;
 
     fn name(&self) -> String {
         "pods".into()
     }
 
-    fn key(&self, pod: &Pod) -> Option<String> {
+    fn key(&self, pod: &SeenPod) -> Option<String> {
         pod.uid()
     }
 
-    fn show(&self, pod: Pod, own_name: &str, mirror: &mut Mirror) {
+    fn show(&self, pod: SeenPod, own_name: &str, mirror: &mut Mirror) {
         if let Some(facts) = PodFacts::of(pod, own_name) {
             mirror.pod(facts);
         }
@@ -251,6 +252,32 @@ impl Sight for StorageClasses {
     }
 }
 
+struct PriorityClasses;
+
+impl Sight for PriorityClasses {
+    type Object = PriorityClass;
+
+    fn name(&self) -> String {
+        "priorityclasses".into()
+    }
+
+    fn key(&self, class: &PriorityClass) -> Option<String> {
+        class.metadata.name.clone()
+    }
+
+    fn show(&self, class: PriorityClass, _: &str, mirror: &mut Mirror) {
+        mirror.priority_class(class);
+    }
+
+    fn gone(&self, key: &str, mirror: &mut Mirror) {
+        mirror.priority_class_gone(key);
+    }
+
+    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
+        mirror.priority_class_names()
+    }
+}
+
 fn in_namespace(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
@@ -270,6 +297,7 @@ impl Watches {
             always(&mut tasks, Volumes, Api::all(client.clone()), shared),
             always(&mut tasks, VolumeClaims, Api::all(client.clone()), shared),
             always(&mut tasks, StorageClasses, Api::all(client.clone()), shared),
+            always(&mut tasks, PriorityClasses, Api::all(client.clone()), shared),
             always(&mut tasks, Pods, Api::all(client.clone()), shared),
         ];
         let (served, is_served) = watch::channel(None);

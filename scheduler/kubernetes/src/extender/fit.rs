@@ -56,7 +56,7 @@ impl Trial {
 /// # Errors
 /// Why this is not a pod that can be asked about.
 pub(super) fn facts(shared: &Shared, pod: Pod) -> Result<PodFacts, String> {
-    let facts = PodFacts::of(pod, &shared.name).ok_or("the pod has no name or no UID")?;
+    let facts = PodFacts::of(pod.into(), &shared.name).ok_or("the pod has no name or no UID")?;
     match facts.scheduler == shared.name {
         true => Err(format!("the pod names the scheduler {:?}, which places it by itself", shared.name)),
         false => Ok(facts),

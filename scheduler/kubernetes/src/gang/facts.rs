@@ -27,10 +27,24 @@ pub(crate) struct GangFacts {
     pub(crate) parts: BTreeMap<String, u32>,
     pub(crate) spread: GroupPlacement,
     pub(crate) queue: Option<String>,
+    /// Its priority counts for its pods, instead of theirs; `None`: it says none.
+    pub(crate) priority: Option<GroupPriority>,
+    /// Whether no pod is evicted for it; `None`: it does not say.
+    pub(crate) never_preempts: Option<bool>,
+    /// Its pods may be evicted only all together.
+    pub(crate) is_evicted_whole: bool,
     pub(crate) is_preemptible: Option<bool>,
     pub(crate) preemption_delay_ms: u64,
     /// How long fewer pods than needed may run on; `None`: it does not say. `Some(None)`: for ever.
     pub(crate) staleness_grace_ms: Option<Option<u64>>,
+}
+
+/// A priority that an object gives to its pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GroupPriority {
+    Value(i32),
+    /// That of the PriorityClass of this name.
+    Class(String),
 }
 
 /// A claim that the pods of a PodGroup share, as the group names it. The pods name it in the same way.
@@ -51,6 +65,9 @@ impl GangFacts {
             parts: BTreeMap::new(),
             spread: GroupPlacement::default(),
             queue: None,
+            priority: None,
+            never_preempts: None,
+            is_evicted_whole: false,
             is_preemptible: None,
             preemption_delay_ms: 0,
             staleness_grace_ms: None,
@@ -111,6 +128,19 @@ fn native(spec: &Value) -> Result<GangFacts, String> {
         template: text(&of["resourceClaimTemplateName"]),
     };
     facts.claims = items(&spec["resourceClaims"]).iter().map(claim).collect();
+    let value = spec["priority"].as_i64().and_then(|value| i32::try_from(value).ok());
+    facts.priority = value.map(GroupPriority::Value).or_else(|| class_of(spec));
+    facts.never_preempts = match text(&spec["preemptionPolicy"]).as_deref() {
+        None => None,
+        Some("Never") => Some(true),
+        Some("PreemptLowerPriority") => Some(false),
+        Some(other) => return Err(format!("preemptionPolicy {other:?} is not supported")),
+    };
+    facts.is_evicted_whole = is_evicted_whole(&spec["disruptionMode"])?;
+    if facts.is_evicted_whole && !spec["schedulingPolicy"]["gang"].is_object() {
+        let mode = &spec["disruptionMode"];
+        return Err(format!("disruptionMode {mode} is supported only together with schedulingPolicy gang"));
+    }
     let constraints = &spec["schedulingConstraints"]["topology"];
     facts.spread.required_level = match items(constraints) {
         [] => None,
@@ -118,6 +148,25 @@ fn native(spec: &Value) -> Result<GangFacts, String> {
         _ => return Err("more than one of schedulingConstraints.topology is not supported".into()),
     };
     Ok(facts)
+}
+
+/// Whether pods are evicted only all together. The mode is a word in the first version that has it, and an object later.
+///
+/// # Errors
+/// The mode is not known.
+fn is_evicted_whole(mode: &Value) -> Result<bool, String> {
+    let is = |word: &str, member: &str| mode == word || mode[member].is_object();
+    match (is("Pod", "single"), is("PodGroup", "all")) {
+        (true, false) => Ok(false),
+        (false, true) => Ok(true),
+        _ if mode.is_null() => Ok(false),
+        _ => Err(format!("disruptionMode {mode} is not supported")),
+    }
+}
+
+/// The class that a group names.
+fn class_of(spec: &Value) -> Option<GroupPriority> {
+    text(&spec["priorityClassName"]).map(GroupPriority::Class)
 }
 
 fn kai(spec: &Value) -> Result<GangFacts, String> {
@@ -137,6 +186,7 @@ fn kai(spec: &Value) -> Result<GangFacts, String> {
     facts.spread.required_level = text(&spec["topologyConstraint"]["requiredTopologyLevel"]);
     facts.spread.preferred_level = text(&spec["topologyConstraint"]["preferredTopologyLevel"]);
     facts.queue = text(&spec["queue"]);
+    facts.priority = class_of(spec);
     facts.is_preemptible = text(&spec["preemptibility"]).map(|word| word == "preemptible");
     facts.preemption_delay_ms = text(&spec["preemptionDelay"]).and_then(|text| milliseconds(&text)).unwrap_or(0);
     // A negative duration: for ever.
@@ -155,6 +205,7 @@ fn volcano(spec: &Value) -> Result<GangFacts, String> {
     }
     // Volcano writes `default` if no queue was chosen.
     facts.queue = text(&spec["queue"]).filter(|queue| queue != "default");
+    facts.priority = class_of(spec);
     Ok(facts)
 }
 
@@ -288,11 +339,41 @@ mod tests {
     }
 
     #[test]
+    fn pod_groups_say_how_they_stand_among_others() {
+        let class = |name: &str| Some(GroupPriority::Class(name.into()));
+        let resolved = json!({"priority": 70, "priorityClassName": "c", "preemptionPolicy": "Never"});
+        let native = facts(GangKind::Native, resolved).unwrap();
+        assert_eq!((native.priority, native.never_preempts), (Some(GroupPriority::Value(70)), Some(true)));
+        for kind in [GangKind::Native, GangKind::Kai, GangKind::Volcano] {
+            assert_eq!(facts(kind, json!({"priorityClassName": "c"})).unwrap().priority, class("c"), "{kind:?}");
+            assert_eq!(facts(kind, json!({"priorityClassName": ""})).unwrap().priority, None, "{kind:?}");
+        }
+        let gang = json!({"gang": {"minCount": 2}});
+        for (mode, expected) in [
+            (json!(null), false),
+            (json!("Pod"), false),
+            (json!({"single": {}}), false),
+            (json!("PodGroup"), true),
+            (json!({"all": {}}), true),
+        ] {
+            let of = facts(GangKind::Native, json!({"schedulingPolicy": gang, "disruptionMode": mode})).unwrap();
+            assert_eq!(of.is_evicted_whole, expected, "{mode}");
+        }
+    }
+
+    #[test]
     fn what_pod_groups_ask_for_and_cannot_have_is_said() {
         for (kind, spec, said) in [
             (GangKind::Native, json!({"parentCompositePodGroupName": "p"}), "groups of PodGroups"),
             (GangKind::Kai, json!({"subGroups": [{"name": "s", "parent": "p"}]}), "\"s\""),
             (GangKind::Volcano, json!({"networkTopology": {"mode": "hard"}}), "networkTopology"),
+            (GangKind::Native, json!({"preemptionPolicy": "Sometimes"}), "\"Sometimes\""),
+            (GangKind::Native, json!({"disruptionMode": {"some": {}}}), "disruptionMode {\"some\":{}}"),
+            (
+                GangKind::Native,
+                json!({"disruptionMode": "PodGroup", "schedulingPolicy": {"basic": {}}}),
+                "\"PodGroup\"",
+            ),
         ] {
             let error = facts(kind, spec).unwrap_err();
             assert!(error.contains(said), "{error}");

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_scheduler_core::{PodGroup, PriorityClass, SubGroup};
 use aliquot_scheduler_engine::Observation;
 
+use super::precedence::Precedence;
 use super::{Access, Mirror};
-use crate::gang::{Gang, GangFacts, GangKind, Source};
+use crate::gang::{Gang, GangFacts, GangKind, GroupPriority, Source};
 use crate::pod::PodFacts;
 use crate::scheduling_policy::PolicyFacts;
 
@@ -107,6 +108,14 @@ impl Mirror {
         of_kind.map(|(_, (namespace, name))| (namespace.as_str(), name.as_str()))
     }
 
+    /// The pods of all groups that name a PriorityClass are looked at again.
+    pub(super) fn groups_of_class_changed(&mut self, class: &str) {
+        let names_it = |of: &GangFacts| matches!(&of.priority, Some(GroupPriority::Class(name)) if name == class);
+        let objects = self.gangs.objects.iter().filter(|(_, of)| of.as_ref().is_ok_and(names_it));
+        let pods = objects.filter_map(|(key, _)| self.gangs.pods.get(key)).flatten();
+        self.changed_pods.extend(pods.cloned());
+    }
+
     fn pods_of_gang_changed(&mut self, key: &(GangKind, Name)) {
         self.changed_pods.extend(self.gangs.pods.get(key).into_iter().flatten().cloned());
     }
@@ -115,6 +124,9 @@ impl Mirror {
     pub(super) fn list_in_gang(&mut self, facts: &PodFacts) {
         for key in objects_of(facts) {
             self.gangs.pods.entry(key).or_default().insert(facts.uid.clone());
+        }
+        if facts.has_ended {
+            self.pods_evicted_whole_changed(facts);
         }
         let Some(Ok(gang)) = &facts.gang else { return };
         let member = Member {
@@ -130,8 +142,18 @@ impl Mirror {
         self.gangs.forget_what_is_over(&name);
     }
 
+    /// A pod is a member no more. Where pods are evicted only together, another one may be one of them now.
+    fn pods_evicted_whole_changed(&mut self, facts: &PodFacts) {
+        for key in objects_of(facts) {
+            if self.gangs.objects.get(&key).is_some_and(|of| of.as_ref().is_ok_and(|of| of.is_evicted_whole)) {
+                self.pods_of_gang_changed(&key);
+            }
+        }
+    }
+
     /// Removes a pod from the pods of its gang's object: the pod is gone, or names another object now.
     pub(super) fn leave_object_of_gang(&mut self, facts: &PodFacts) {
+        self.pods_evicted_whole_changed(facts);
         for key in objects_of(facts) {
             if let Some(pods) = self.gangs.pods.get_mut(&key) {
                 pods.remove(&facts.uid);
@@ -178,7 +200,12 @@ impl Mirror {
         };
         let full_name = kind.full_name(name);
         match self.gangs.objects.get(&(kind, (facts.namespace.clone(), name.clone()))) {
-            Some(Ok(of_gang)) => Ok(Some((gang, of_gang.clone()))),
+            Some(Ok(of_gang)) => {
+                let checked =
+                    self.precedence(facts, of_gang).and_then(|_| self.check_evicted_whole(facts, gang, of_gang));
+                checked.map_err(|why| format!("it is in {full_name}: {why}"))?;
+                Ok(Some((gang, of_gang.clone())))
+            }
             Some(Err(problem)) => Err(format!("it is in {full_name}: {problem}")),
             None => match self.gangs.access.get(&kind).copied().unwrap_or_default() {
                 Access::Read => Err(format!(
@@ -205,6 +232,31 @@ impl Mirror {
     pub(super) fn name_of_group(&self, facts: &PodFacts) -> Option<Name> {
         let (gang, of_gang) = self.gang_of(facts).ok().flatten()?;
         Some((facts.namespace.clone(), of_gang.name_of_group(gang)))
+    }
+
+    /// Checks that a pod is among those of its group that can be evicted together. As many are as start together; the
+    /// others of a group are evicted one by one.
+    ///
+    /// # Errors
+    /// The group has more pods, and wants them to be evicted only together.
+    fn check_evicted_whole(&self, facts: &PodFacts, gang: &Gang, of_gang: &GangFacts) -> Result<(), String> {
+        let Source::Object(kind, name) = &gang.source else { return Ok(()) };
+        if !of_gang.is_evicted_whole || facts.node.is_some() {
+            return Ok(());
+        }
+        let key = (*kind, (facts.namespace.clone(), name.clone()));
+        let others = self.gangs.pods.get(&key).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
+        let turn = |of: &PodFacts| (of.node.is_none(), of.created_ms, of.uid.clone());
+        // Those that have succeeded are not evicted any more, but the group needs so many less.
+        let before = others.filter(|other| !other.facts.has_failed() && turn(&other.facts) < turn(facts)).count();
+        let most = of_gang.min_members;
+        if u32::try_from(before).is_ok_and(|before| before < most) {
+            return Ok(());
+        }
+        Err(format!(
+            "its disruptionMode lets its pods be evicted only all together, which is supported for as many as minCount \
+             says, {most}, and it has more"
+        ))
     }
 
     /// The pod group that a pod is in: its gang, or a group of its own if no pod may be evicted for it at first, or
@@ -237,13 +289,14 @@ impl Mirror {
             Some((part, size)) => still(size, of_sub_group(part)),
             None => still(of_gang.min_members, succeeded.len()),
         };
+        let Precedence { priority, never_preempts } = self.precedence(facts, &of_gang).ok()?;
+        let own_delay_ms = if never_preempts { NEVER_MS } else { policy.preemption_delay_ms };
+        let said = of_gang.is_preemptible.unwrap_or_else(|| facts.is_preemptible_at(priority));
         Some(PodGroup {
             name: of_gang.name_of_group(gang),
-            preemptible: PriorityClass::is_preemptible(
-                facts.priority,
-                of_gang.is_preemptible.or(Some(own.preemptible)),
-            ),
-            preemption_delay_ms: own.preemption_delay_ms.max(of_gang.preemption_delay_ms),
+            priority,
+            preemptible: PriorityClass::is_preemptible(priority, Some(said)),
+            preemption_delay_ms: own_delay_ms.max(of_gang.preemption_delay_ms),
             staleness_grace_ms: of_gang.staleness_grace_ms.unwrap_or(own.staleness_grace_ms),
             min_members,
             sub_groups: of_gang.sub_groups.into_iter().map(sub_group).collect(),

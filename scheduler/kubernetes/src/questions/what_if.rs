@@ -10,11 +10,10 @@ use aliquot_scheduler_core::{
 };
 use aliquot_scheduler_engine::View;
 use aliquot_telemetry::tier_word;
-use k8s_openapi::api::core::v1::Pod;
 
 use super::reasons;
 use crate::mirror::Imagined;
-use crate::pod::PodFacts;
+use crate::pod::{PodFacts, SeenPod};
 use crate::report::{about_other_devices, about_our_devices, changes_worth_saying};
 use crate::serve::Shared;
 
@@ -54,19 +53,19 @@ pub(super) fn answer(shared: &Shared, view: &View, question: WhatIf) -> Result<W
 /// The pod as the scheduler would see it.
 fn facts(own_name: &str, pod: serde_json::Value) -> Result<PodFacts, String> {
     let pod = if pod.is_null() { serde_json::json!({"spec": {"containers": []}}) } else { pod };
-    let mut pod: Pod = serde_json::from_value(pod).map_err(|error| format!("it is no pod: {error}"))?;
-    let metadata = &mut pod.metadata;
+    let mut seen: SeenPod = serde_json::from_value(pod).map_err(|error| format!("it is no pod: {error}"))?;
+    let metadata = &mut seen.pod.metadata;
     metadata.uid = Some("what-if".to_owned());
     metadata.name.get_or_insert_with(|| "what-if".to_owned());
     metadata.namespace.get_or_insert_with(|| "default".to_owned());
-    let spec = pod.spec.get_or_insert_default();
+    let spec = seen.pod.spec.get_or_insert_default();
     (spec.scheduler_name, spec.node_name) = (Some(own_name.to_owned()), None);
     if let (None, Some(class)) = (spec.priority, spec.priority_class_name.as_deref().filter(|name| !name.is_empty())) {
         let known = PriorityClass::ALL.into_iter().find(|of| of.name() == class);
         let known = known.ok_or_else(|| format!("the priority class {class:?} is not known here; give spec.priority"));
         spec.priority = Some(known?.value());
     }
-    PodFacts::of(pod, own_name).ok_or_else(|| "it is no pod".to_owned())
+    PodFacts::of(seen, own_name).ok_or_else(|| "it is no pod".to_owned())
 }
 
 fn request(ask: DeviceAsk) -> Result<DeviceRequest, String> {

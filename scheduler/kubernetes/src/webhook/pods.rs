@@ -12,7 +12,7 @@ use super::known::Known;
 use super::review::Answer;
 use crate::gang;
 use crate::mirror::POLICY;
-use crate::pod::{self, KAI_QUEUE, QUEUE};
+use crate::pod::{self, KAI_QUEUE, QUEUE, WORKLOAD_REF};
 
 /// What is said about a pod.
 ///
@@ -32,7 +32,8 @@ pub(super) fn judge(object: &Value, scheduler: &str, known: &Known) -> Result<An
     if let Err(refusal) = words.check_annotations() {
         return Ok(Answer::refused("annotation", format!("the annotation {refusal}")));
     }
-    if let Some(Err(why)) = gang::of_pod(&spec, &labels, &annotations, &owners).filter(|_| is_ours) {
+    let workload = object["spec"][WORKLOAD_REF]["name"].as_str();
+    if let Some(Err(why)) = gang::of_pod(&spec, workload, &labels, &annotations, &owners).filter(|_| is_ours) {
         return Ok(Answer::refused("gang", why));
     }
     for (index, container) in words.containers.iter().enumerate() {

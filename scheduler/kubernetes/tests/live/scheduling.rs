@@ -1,7 +1,7 @@
 //! What users do.
 
 use aliquot_test_api_server::{
-    BUDGETS, NAMESPACES, NODES, POD_GROUPS, PODS, QUEUES, SCHEDULING_POLICIES, VOLUME_CLAIMS, VOLUMES,
+    BUDGETS, NAMESPACES, NODES, POD_GROUPS, PODS, PRIORITY_CLASSES, QUEUES, SCHEDULING_POLICIES, VOLUME_CLAIMS, VOLUMES,
 };
 use serde_json::{Value, json};
 
@@ -91,6 +91,25 @@ fn a_gang_waits_until_all_of_it_has_room() {
     assert!(cluster.bound().is_empty());
     cluster.node("m", 2);
     cluster.wait_until_bound(&["a", "b", "c"]);
+}
+
+#[test]
+fn the_class_of_a_pod_group_counts_for_its_pods() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    let class = json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent-groups"}, "value": 90,
+    });
+    cluster.objects.create(&PRIORITY_CLASSES, "", class);
+    cluster.pod("low", 100, json!({"spec": {"priority": 50}}));
+    cluster.wait_until_bound(&["low"]);
+    let group = json!({
+        "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "g"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 1}}, "priorityClassName": "urgent-groups"},
+    });
+    cluster.objects.create(&POD_GROUPS, "default", group);
+    cluster.pod("a", 100, json!({"spec": {"schedulingGroup": {"podGroupName": "g"}}}));
+    cluster.wait_until("a is bound in the place of low", |cluster| cluster.bound().contains_key("a"));
+    cluster.objects.delete(&PRIORITY_CLASSES, "", "urgent-groups");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::Value;
 
@@ -48,13 +49,14 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 38] = [
+pub const RESOURCES: [&Resource; 39] = [
     &PODS,
     &NODES,
     &NAMESPACES,
     &VOLUMES,
     &VOLUME_CLAIMS,
     &STORAGE_CLASSES,
+    &PRIORITY_CLASSES,
     &CORE_EVENTS,
     &EVENTS,
     &CLAIMS,
@@ -183,6 +185,15 @@ pub const STORAGE_CLASSES: Resource = Resource {
     decode: strictly::<StorageClass>,
     validate: |_, _| Ok(()),
     validate_status: |_, _| Ok(()),
+};
+
+/// `priorityclasses`.
+pub const PRIORITY_CLASSES: Resource = Resource {
+    group: "scheduling.k8s.io",
+    plural: "priorityclasses",
+    kind: "PriorityClass",
+    decode: strictly::<PriorityClass>,
+    ..STORAGE_CLASSES
 };
 
 /// `leases`.

@@ -1,5 +1,7 @@
 //! Pods that start together or not at all.
 
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::{Access, World, Write};
@@ -234,6 +236,90 @@ fn what_a_pod_group_asks_for_in_vain_is_said_on_its_pods() {
     world.reconcile();
     let why = world.why_waiting("a");
     assert!(why.contains("podgroups.scheduling.k8s.io/g: groups of PodGroups"), "{why}");
+}
+
+#[test]
+fn the_priority_of_a_pod_group_counts_for_its_pods() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("low", 100, json!({"spec": {"priority": 50}}));
+    world.reconcile();
+    let mut group = gang_of(1);
+    group["priority"] = 90.into();
+    group["preemptionPolicy"] = "Never".into();
+    world.gang(GangKind::Native, "g", group.clone());
+    world.pod("a", 100, in_pod_group("g"));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["low"], "{:?}", world.log);
+    group["preemptionPolicy"] = "PreemptLowerPriority".into();
+    world.gang(GangKind::Native, "h", group);
+    world.pod("b", 100, in_pod_group("h"));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"], "{:?}", world.log);
+}
+
+#[test]
+fn a_pod_group_has_the_priority_of_the_class_that_it_names() {
+    let class = |value: i32| PriorityClass {
+        metadata: ObjectMeta { name: Some("urgent".into()), ..ObjectMeta::default() },
+        value: Some(value),
+        ..PriorityClass::default()
+    };
+    for kind in [GangKind::Native, GangKind::Kai, GangKind::Volcano] {
+        let mut world = World::new();
+        world.node("n", 1);
+        world.pod("low", 100, json!({"spec": {"priority": 50}}));
+        world.reconcile();
+        world.gang(kind, "g", json!({"priorityClassName": "urgent"}));
+        let annotations = match kind {
+            GangKind::Kai => json!({"pod-group-name": "g"}),
+            _ => json!({"scheduling.k8s.io/group-name": "g"}),
+        };
+        let of_group = match kind {
+            GangKind::Native => in_pod_group("g"),
+            _ => json!({"metadata": {"annotations": annotations}}),
+        };
+        world.pod("a", 100, of_group);
+        world.reconcile();
+        let why = world.why_waiting("a");
+        assert!(why.contains("priorityClassName is \"urgent\", and there is no such"), "{why}");
+        world.mirror.priority_class(class(90));
+        world.reconcile();
+        assert_eq!(world.names_of_bound(), ["a"], "{kind:?}: {:?}", world.log);
+        // What runs stays where it is when the class goes.
+        world.mirror.priority_class_gone("urgent");
+        world.reconcile();
+        assert_eq!(world.names_of_bound(), ["a"], "{kind:?}: {:?}", world.log);
+    }
+}
+
+#[test]
+fn pods_beyond_those_evicted_together_wait() {
+    let mut world = World::new();
+    world.node("n", 3);
+    let mut group = gang_of(2);
+    group["disruptionMode"] = json!({"all": {}});
+    world.gang(GangKind::Native, "g", group);
+    for name in ["a", "b", "c"] {
+        world.pod(name, 100, in_pod_group("g"));
+    }
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
+    let why = world.why_waiting("c");
+    assert!(why.contains("disruptionMode") && why.contains("minCount"), "{why}");
+    world.delete("a");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b", "c"], "{:?}", world.log);
+}
+
+#[test]
+fn a_pod_of_a_workload_of_kubernetes_1_35_waits() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 100, json!({"spec": {"workloadRef": {"name": "w", "podGroup": "g"}}}));
+    world.reconcile();
+    let why = world.why_waiting("a");
+    assert!(why.contains("the Workload \"w\" (workloadRef)"), "{why}");
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! How pods stand among others: their priority, and whether others are evicted for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+
+use super::Mirror;
+use crate::gang::{GangFacts, GroupPriority};
+use crate::pod::PodFacts;
+
+/// What is known of priority classes, by name.
+#[derive(Debug, Default)]
+pub(super) struct PriorityClasses(BTreeMap<String, ClassFacts>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ClassFacts {
+    value: i32,
+    never_preempts: bool,
+}
+
+/// How the pods of a group stand among others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Precedence {
+    pub(super) priority: i32,
+    pub(super) never_preempts: bool,
+}
+
+impl Mirror {
+    pub(crate) fn priority_class(&mut self, class: PriorityClass) {
+        let never_preempts = class.preemption_policy.as_deref() == Some("Never");
+        let facts = ClassFacts { value: class.value.unwrap_or_default(), never_preempts };
+        let name = class.metadata.name.unwrap_or_default();
+        if self.priority_classes.0.get(&name) != Some(&facts) {
+            self.groups_of_class_changed(&name);
+            self.priority_classes.0.insert(name, facts);
+        }
+    }
+
+    pub(crate) fn priority_class_gone(&mut self, name: &str) {
+        if self.priority_classes.0.remove(name).is_some() {
+            self.groups_of_class_changed(name);
+        }
+    }
+
+    pub(crate) fn priority_class_names(&self) -> BTreeSet<String> {
+        self.priority_classes.0.keys().cloned().collect()
+    }
+
+    /// How the pods of a group stand: as the group says, and where it does not, as the pod says itself.
+    ///
+    /// # Errors
+    /// The class that the group names does not exist.
+    pub(super) fn precedence(&self, facts: &PodFacts, of_gang: &GangFacts) -> Result<Precedence, String> {
+        let own = Precedence { priority: facts.priority, never_preempts: facts.never_preempts };
+        let of_group = match &of_gang.priority {
+            None => own,
+            Some(GroupPriority::Value(priority)) => Precedence { priority: *priority, ..own },
+            Some(GroupPriority::Class(name)) => match self.priority_classes.0.get(name) {
+                Some(ClassFacts { value, never_preempts }) => {
+                    Precedence { priority: *value, never_preempts: *never_preempts || own.never_preempts }
+                }
+                // A bound pod stays in its group whatever becomes of the class.
+                None if facts.node.is_some() => own,
+                None => {
+                    return Err(format!(
+                        "its priorityClassName is {name:?}, and there is no such PriorityClass; create that, or create \
+                         the group with another one"
+                    ));
+                }
+            },
+        };
+        let never_preempts = of_gang.never_preempts.unwrap_or(of_group.never_preempts);
+        Ok(Precedence { never_preempts, ..of_group })
+    }
+}

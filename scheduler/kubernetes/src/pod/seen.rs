@@ -1,0 +1,173 @@
+//! A pod with the field by which Kubernetes 1.35 names its group, which the type of newer pods does not have.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeSeed, IgnoredAny, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// The field of a pod's specification that names a Workload.
+pub(crate) const WORKLOAD_REF: &str = "workloadRef";
+
+/// A pod as the API server shows it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SeenPod {
+    pub(crate) pod: Pod,
+    /// The Workload that it names.
+    pub(crate) workload: Option<String>,
+}
+
+impl From<Pod> for SeenPod {
+    fn from(pod: Pod) -> SeenPod {
+        SeenPod { pod, workload: None }
+    }
+}
+
+impl Resource for SeenPod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind(of: &()) -> Cow<'_, str> {
+        Pod::kind(of)
+    }
+
+    fn group(of: &()) -> Cow<'_, str> {
+        Pod::group(of)
+    }
+
+    fn version(of: &()) -> Cow<'_, str> {
+        Pod::version(of)
+    }
+
+    fn plural(of: &()) -> Cow<'_, str> {
+        Pod::plural(of)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.pod.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.pod.metadata
+    }
+}
+
+impl<'de> Deserialize<'de> for SeenPod {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SeenPod, D::Error> {
+        deserializer.deserialize_map(ReadsPod)
+    }
+}
+
+struct ReadsPod;
+
+impl<'de> Visitor<'de> for ReadsPod {
+    type Value = SeenPod;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a pod")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SeenPod, A::Error> {
+        let mut seen = SeenPod::default();
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "metadata" => seen.pod.metadata = map.next_value()?,
+                "spec" => {
+                    let spec: Option<SeenSpec> = map.next_value()?;
+                    (seen.pod.spec, seen.workload) = spec.map(|of| (Some(of.spec), of.workload)).unwrap_or_default();
+                }
+                "status" => seen.pod.status = map.next_value()?,
+                _ => _ = map.next_value::<IgnoredAny>()?,
+            }
+        }
+        Ok(seen)
+    }
+}
+
+struct SeenSpec {
+    spec: PodSpec,
+    workload: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for SeenSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SeenSpec, D::Error> {
+        deserializer.deserialize_map(ReadsSpec)
+    }
+}
+
+struct ReadsSpec;
+
+impl<'de> Visitor<'de> for ReadsSpec {
+    type Value = SeenSpec;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the specification of a pod")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SeenSpec, A::Error> {
+        let mut workload = None;
+        let rest = WithoutWorkload { map, workload: &mut workload };
+        let spec = PodSpec::deserialize(MapAccessDeserializer::new(rest))?;
+        Ok(SeenSpec { spec, workload: workload.map(|of| of.name) })
+    }
+}
+
+#[derive(Deserialize)]
+struct Workload {
+    #[serde(default)]
+    name: String,
+}
+
+/// The fields of a specification, except the one that names a Workload.
+struct WithoutWorkload<'a, A> {
+    map: A,
+    workload: &'a mut Option<Workload>,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutWorkload<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        while let Some(key) = self.map.next_key::<String>()? {
+            if key != WORKLOAD_REF {
+                return seed.deserialize(key.into_deserializer()).map(Some);
+            }
+            *self.workload = self.map.next_value()?;
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.map.next_value_seed(seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_is_read_whole_together_with_its_workload() {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"a": "b"}},
+            "spec": {
+                "containers": [{"name": "main", "image": "none"}],
+                "workloadRef": {"name": "w", "podGroup": "g"},
+                "nodeName": "n",
+            },
+            "status": {"phase": "Pending"},
+        });
+        let seen: SeenPod = serde_json::from_value(pod.clone()).unwrap();
+        assert_eq!(seen.workload.as_deref(), Some("w"));
+        assert_eq!(seen.pod, serde_json::from_value(pod).unwrap());
+        let bare: SeenPod = serde_json::from_str(r#"{"metadata": {"name": "p"}, "spec": {"containers": []}}"#).unwrap();
+        assert_eq!((bare.workload, bare.pod.metadata.name.as_deref()), (None, Some("p")));
+    }
+}
