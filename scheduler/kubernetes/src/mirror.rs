@@ -17,6 +17,7 @@ mod elastic_gpus;
 mod gangs;
 mod looks;
 mod nodes;
+mod nominated;
 mod peers;
 mod pods;
 mod policies;
@@ -78,6 +79,7 @@ pub(crate) struct Mirror {
     ports: BTreeSet<String>,
     /// The taints of nodes that tolerations of numbers are about.
     taints: NumberedTaints,
+    nominated: nominated::Nominated,
     reading: Reading,
     /// Inventories have changed since they were read.
     is_to_read: bool,
@@ -191,6 +193,7 @@ impl Mirror {
             said: BTreeMap::new(),
             ports: BTreeSet::new(),
             taints: NumberedTaints::default(),
+            nominated: nominated::Nominated::default(),
             reading: Reading::default(),
             is_to_read: false,
             sequence: 0,
@@ -214,6 +217,7 @@ impl Mirror {
         self.look_at_elastic_gpus();
         self.tell_pods();
         self.tell_holders();
+        self.look_at_nominated();
         for name in std::mem::take(&mut self.changed_nodes) {
             self.tell_node(&name);
         }
@@ -241,6 +245,7 @@ impl Mirror {
                 self.tell_pod(&uid);
                 self.elastic_gpu_claims_of_pod_are_due(&uid);
                 self.note_turns(&uid);
+                self.note_waiting(&uid);
                 self.to_report.insert(uid);
             }
             // Another pod may have its turn now, for which others wait.

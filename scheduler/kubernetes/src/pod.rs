@@ -39,6 +39,8 @@ pub(crate) struct PodFacts {
     pub(crate) scheduler: String,
     /// The node that it is bound to.
     pub(crate) node: Option<String>,
+    /// The node that a scheduler has decided on for it, before it is bound.
+    pub(crate) nominated: Option<String>,
     /// Which of our commands has bound it.
     pub(crate) generation: Option<Generation>,
     /// None of its containers runs or will run.
@@ -119,6 +121,7 @@ impl PodFacts {
             priority,
             is_preemptible: is_preemptible(&labels, priority),
             never_preempts: !is_own || spec.preemption_policy.as_deref() == Some("Never"),
+            nominated: status.nominated_node_name.clone().filter(|node| !node.is_empty()),
             said: said(&status),
             claims: claims(&spec, &status),
             words: words(&spec, annotations),

@@ -4,11 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_api_server::{Events, pod_reference};
+use aliquot_api_server::{Client, Events, message, pod_reference};
 use jiff::Timestamp;
-use tokio::time::{Instant, sleep};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::warn;
 
 use crate::mirror::{Binding, DeviceId, LONGEST_MS, Readiness};
+use crate::report::NOMINATED;
 use crate::serve::Shared;
 
 /// Time between two looks.
@@ -25,7 +30,12 @@ pub(crate) const LONGEST: Duration = Duration::from_millis(LONGEST_MS.unsigned_a
 ///
 /// # Errors
 /// Why the pod is not to be bound.
-pub(crate) async fn wait(binding: &Binding, shared: &Arc<Shared>, events: &Events) -> Result<(), String> {
+pub(crate) async fn wait(
+    client: &Client,
+    binding: &Binding,
+    shared: &Arc<Shared>,
+    events: &Events,
+) -> Result<(), String> {
     let end = Instant::now() + LONGEST;
     let mut is_said = false;
     loop {
@@ -48,10 +58,23 @@ pub(crate) async fn wait(binding: &Binding, shared: &Arc<Shared>, events: &Event
             return Err("this replica is no longer the leader".into());
         }
         if !std::mem::replace(&mut is_said, true) {
+            nominate(client, binding, shared).await;
             let text = format!("the pod is bound to node {} as soon as its devices are ready: {why}", binding.node);
             events.note(pod_reference(&binding.namespace, &binding.name, &binding.uid), REASON, &text).await;
         }
         sleep(PAUSE).await;
+    }
+}
+
+/// Says in a pod's status on which node it will be, because its binding takes long. What has failed is said anew with the
+/// reason for which the pod waits then.
+pub(crate) async fn nominate(client: &Client, binding: &Binding, shared: &Shared) {
+    let Some(left) = shared.fence.left() else { return };
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &binding.namespace);
+    let status = json!({"metadata": {"uid": binding.uid}, "status": {NOMINATED: binding.node}});
+    let patch = Patch::Strategic(status);
+    if let Ok(Err(error)) = timeout(left, pods.patch_status(&binding.name, &PatchParams::default(), &patch)).await {
+        warn!(pod = binding.name, error = message(&error), "cannot say for which node the pod waits");
     }
 }
 

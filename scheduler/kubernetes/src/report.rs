@@ -31,6 +31,9 @@ pub(crate) use words::{
     about_other_devices, about_our_devices, asks_for_devices, changes_worth_saying, lacks_any_devices,
 };
 
+/// The field of a pod's status that names the node that is decided on for it.
+pub(crate) const NOMINATED: &str = "nominatedNodeName";
+
 /// Time between two looks for pods that no node may take.
 const HOPELESS: Duration = Duration::from_secs(1);
 /// Pods that are written at the same time, at most.
@@ -145,7 +148,8 @@ async fn say(
     about: About,
     said: Said,
 ) -> (String, Outcome) {
-    let is_said = about.before.as_ref().is_some_and(|(reason, text)| *reason == said.reason && *text == said.message);
+    let is_said = about.nominated == said.node
+        && about.before.as_ref().is_some_and(|(reason, text)| *reason == said.reason && *text == said.message);
     let outcome = match is_said || look.just_said == Some(said.tier) {
         true => Outcome::IsSaid(said.tier),
         false => write(client, shared, events, &about, &said).await,
@@ -177,7 +181,7 @@ async fn write(client: &Client, shared: &Shared, events: &Events, about: &About,
     Outcome::Said(said.tier)
 }
 
-/// Writes the condition, if the pod is still as it was looked at: it may be bound by now.
+/// Writes the condition and the node that is decided on, if the pod is still as it was looked at: it may be bound by now.
 ///
 /// # Errors
 /// The condition was not written.
@@ -193,7 +197,10 @@ async fn write_condition(client: &Client, about: &About, said: &Said) -> kube::R
         condition["lastTransitionTime"] = json!(Timestamp::now());
     }
     let metadata = json!({"uid": about.uid, "resourceVersion": about.resource_version});
-    let patch = json!({"metadata": metadata, "status": {"conditions": [condition]}});
+    let mut patch = json!({"metadata": metadata, "status": {"conditions": [condition]}});
+    if about.nominated != said.node {
+        patch["status"][NOMINATED] = json!(said.node);
+    }
     pods.patch_status(&about.name, &PatchParams::default(), &Patch::Strategic(patch)).await.map(drop)
 }
 

@@ -77,6 +77,9 @@ async fn carry_out(client: &Client, shared: &Arc<Shared>, events: &Events, place
         Write::Bind(binding) => {
             let began = Instant::now();
             let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &binding.namespace);
+            if !binding.volume_claims.is_empty() {
+                readiness::nominate(client, &binding, shared).await;
+            }
             let made = volumes::make(&claims, &binding.volume_claims, &binding.node, shared).await;
             let place = places.acquire().await;
             let reserved = match made {
@@ -85,7 +88,7 @@ async fn carry_out(client: &Client, shared: &Arc<Shared>, events: &Events, place
             };
             drop(place);
             let reserved = match reserved {
-                Ok(changed) => readiness::wait(&binding, shared, events).await.map(|()| changed),
+                Ok(changed) => readiness::wait(client, &binding, shared, events).await.map(|()| changed),
                 Err(why) => {
                     // Members of its gang are not to be bound while its claims are given back.
                     shared.change(|mirror| mirror.will_not_be_bound(&binding.uid, &why));

@@ -33,6 +33,7 @@ impl Mirror {
             }
         }
         self.unlist(&uid);
+        self.exchange_nomination(&uid, Some(&facts));
         if facts.node.is_none() || facts.scheduler == self.own_name {
             let before = self.ports.len();
             self.ports.extend(resources::ports(&facts.spec));
@@ -94,6 +95,7 @@ impl Mirror {
         self.will_not_be_bound(uid, "the pod was deleted");
         self.binding_done(uid);
         self.unlist(uid);
+        self.exchange_nomination(uid, None);
         self.forget_peers(uid);
         self.forget_kind_of(uid);
         if let Some(known) = self.pods.remove(uid) {
@@ -101,6 +103,7 @@ impl Mirror {
             self.unlist_in_claims(&known.facts);
             self.unlist_in_elastic_gpu_claims(&known.facts);
         }
+        self.note_waiting(uid);
         self.changed_pods.remove(uid);
         self.to_report.insert(uid.to_owned());
     }

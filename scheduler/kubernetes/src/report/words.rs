@@ -51,11 +51,13 @@ pub(super) struct Said {
     pub(super) tier: &'static str,
     /// The tier's word, and the sentence.
     pub(super) message: String,
+    /// The node that is decided on for the pod.
+    pub(super) node: Option<String>,
 }
 
 impl Said {
     fn new(reason: &'static str, tier: &'static str, text: &str) -> Said {
-        Said { reason, tier, message: format!("{tier}: {text}") }
+        Said { reason, tier, message: format!("{tier}: {text}"), node: None }
     }
 }
 
@@ -67,6 +69,8 @@ pub(super) struct About {
     pub(super) resource_version: String,
     /// Its condition's reason and message.
     pub(super) before: Option<(String, String)>,
+    /// The node that its status names already.
+    pub(super) nominated: Option<String>,
     problem: Option<String>,
     /// The name in the books of a place with devices of other drivers for it.
     place: Option<String>,
@@ -82,6 +86,7 @@ impl About {
             name: waiting.facts.name.clone(),
             resource_version: waiting.facts.resource_version.clone(),
             before: waiting.facts.said.clone(),
+            nominated: waiting.facts.nominated.clone(),
             problem: waiting.problem.map(str::to_owned),
             place: waiting.place.map(str::to_owned),
             follows: waiting.follows,
@@ -120,7 +125,7 @@ pub(super) fn find(
         Whereabouts::Placed(_) if !has_lasted => Err(Outcome::NotYet),
         Whereabouts::Placed(node) => {
             let text = format!("node {node} is kept for the pod, which starts there when others have left");
-            Ok(Said::new(WAITING, tier_word(Tier::Waiting), &text))
+            Ok(Said { node: Some(node.to_string()), ..Said::new(WAITING, tier_word(Tier::Waiting), &text) })
         }
         Whereabouts::There { .. } => Err(Outcome::Nothing),
         Whereabouts::Waiting if !has_lasted && !is_known_to_wait(view, &uid) => Err(Outcome::NotYet),

@@ -58,6 +58,8 @@ fn a_pod_is_bound_when_a_card_is_ready_for_it() {
     });
     let first = cluster.result_of("a").unwrap();
     assert_eq!(first["bindingConditions"], card["bindingConditions"]);
+    let nominated = cluster.get("a")["status"]["nominatedNodeName"].clone();
+    assert_eq!(first["pool"], format!("{}-nics", nominated.as_str().unwrap()));
     assert!(cluster.status_of_claim("a")["allocation"]["allocationTimestamp"].is_string());
     assert!(cluster.bound().is_empty());
     cluster.say_of("a", "Broken");

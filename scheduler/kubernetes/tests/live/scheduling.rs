@@ -81,6 +81,22 @@ fn a_disruption_budget_protects_a_pod_until_it_allows() {
 }
 
 #[test]
+fn a_pod_names_the_node_that_is_kept_for_it() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    // Something holds up the end of the pod that is evicted.
+    let held = json!({"metadata": {"finalizers": ["aliquot.dev/test"]}, "spec": {"priority": 50}});
+    cluster.pod("low", 100, held);
+    cluster.wait_until_bound(&["low"]);
+    cluster.pod("serve", 100, json!({"spec": {"priority": 90}}));
+    let nominated = |cluster: &Cluster| cluster.get("serve")["status"]["nominatedNodeName"].clone();
+    cluster.wait_until("serve names its node", |cluster| nominated(cluster) == "n");
+    let (reason, message) = cluster.why_waiting("serve").unwrap();
+    assert!(reason == "Waiting" && message.contains("node n is kept"), "{reason}: {message}");
+    cluster.objects.delete(&NODES, "", "n");
+    cluster.wait_until("serve names no node", |cluster| nominated(cluster).is_null());
+}
+
+#[test]
 fn a_gang_waits_until_all_of_it_has_room() {
     let (cluster, _scheduler) = Cluster::with_one_gpu();
     let annotations = json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "3"});

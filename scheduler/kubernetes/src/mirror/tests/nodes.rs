@@ -198,3 +198,45 @@ fn a_pod_tolerates_taints_whose_number_is_great_enough() {
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
+
+#[test]
+fn room_that_another_scheduler_has_chosen_counts_as_taken() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let containers = json!([{"name": "x", "resources": {"requests": {"cpu": "15500m"}}}]);
+    let spec = json!({"schedulerName": "default-scheduler", "priority": 10, "containers": containers});
+    world.pod("other", 0, json!({"spec": spec, "status": {"nominatedNodeName": "n"}}));
+    world.pod("a", 50, json!({"spec": {"priority": 10}}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    assert!(world.why_waiting("a").contains("CPU"), "{}", world.why_waiting("a"));
+    world.delete("a");
+    // A more urgent pod may have the room.
+    world.pod("urgent", 50, json!({"spec": {"priority": 11}}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["urgent"]);
+    world.pod("b", 50, json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["urgent"]);
+    // The other scheduler has decided otherwise.
+    world.pods.get_mut("other").unwrap()["status"] = json!({});
+    world.show("other");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b", "urgent"]);
+}
+
+#[test]
+fn a_chosen_pod_is_counted_once_when_it_is_bound() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let containers = json!([{"name": "x", "resources": {"requests": {"cpu": "8"}}}]);
+    let spec = json!({"schedulerName": "default-scheduler", "priority": 10, "containers": containers});
+    world.pod("other", 0, json!({"spec": spec, "status": {"nominatedNodeName": "n"}}));
+    world.reconcile();
+    world.pods.get_mut("other").unwrap()["spec"]["nodeName"] = "n".into();
+    world.show("other");
+    let fits = json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "8"}}}]}});
+    world.pod("a", 0, fits);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "other"], "{:?}", world.log);
+}
