@@ -36,6 +36,7 @@ mod elastic;
 mod evicted;
 mod extender;
 mod gang;
+mod group_report;
 mod lease;
 mod left_over;
 mod mirror;

@@ -15,6 +15,7 @@ mod commands;
 mod device_claims;
 mod elastic_gpus;
 mod gangs;
+mod group_starts;
 mod looks;
 mod nodes;
 mod nominated;
@@ -44,6 +45,7 @@ pub(crate) use commands::{Binding, Write};
 pub(crate) use device_claims::{
     AboutDevices, DeviceId, LONGEST_MS, LeftOver, Readiness, Reservation, Shortage, is_worthless,
 };
+pub(crate) use group_starts::{GroupSaid, GroupStart, Wait};
 pub(crate) use looks::{Imagined, Known};
 pub(crate) use nodes::Held;
 pub(crate) use policies::POLICY;
@@ -61,6 +63,7 @@ pub(crate) struct Mirror {
     /// UIDs of the pods that hold room on a node, or are being bound there, whether the node is known or not.
     on_node: BTreeMap<String, BTreeSet<String>>,
     gangs: gangs::Gangs,
+    groups_said: group_starts::GroupsSaid,
     /// The labels of namespaces. They name the queue and the policy of pods that name none, and selectors match them.
     namespaces: BTreeMap<String, BTreeMap<String, String>>,
     selections: peers::Selections,
@@ -179,6 +182,7 @@ impl Mirror {
             nodes: BTreeMap::new(),
             on_node: BTreeMap::new(),
             gangs: gangs::Gangs::default(),
+            groups_said: group_starts::GroupsSaid::default(),
             namespaces: BTreeMap::new(),
             selections: peers::Selections::default(),
             queues: BTreeMap::new(),

@@ -28,7 +28,7 @@ use turns::{LOOK, Look, Outcome, Turns};
 use words::{About, Devices, Said};
 
 pub(crate) use words::{
-    about_other_devices, about_our_devices, asks_for_devices, changes_worth_saying, lacks_any_devices,
+    UNSUPPORTED, about_other_devices, about_our_devices, asks_for_devices, changes_worth_saying, lacks_any_devices,
 };
 
 /// The field of a pod's status that names the node that is decided on for it.

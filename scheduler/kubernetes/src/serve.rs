@@ -24,7 +24,10 @@ use crate::telemetry::{Leading, Status};
 use crate::tls::TlsFiles;
 use crate::watches::Watches;
 use crate::webhook::Webhook;
-use crate::{claim_report, elastic, left_over, questions, queue_status, readiness, report, reports, volumes, writer};
+use crate::{
+    claim_report, elastic, group_report, left_over, questions, queue_status, readiness, report, reports, volumes,
+    writer,
+};
 
 /// The pause before what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -374,6 +377,7 @@ async fn lead(
         () = writer::run(client.clone(), Arc::clone(shared), events.clone(), to_write) => Ok(()),
         () = left_over::run(client.clone(), Arc::clone(shared)) => Ok(()),
         () = report::run(client.clone(), Arc::clone(shared), shown.clone(), events.clone()) => Ok(()),
+        () = group_report::run(client.clone(), Arc::clone(shared), events.clone()) => Ok(()),
         () = claim_report::run(Arc::clone(shared), events) => Ok(()),
         () = elastic::run(client.clone(), Arc::clone(shared)) => Ok(()),
         () = queue_status::run(client, Arc::clone(shared), shown.clone()) => Ok(()),

@@ -55,17 +55,20 @@ pub(crate) enum Written {
     Condition,
     ElasticGpu,
     Lease,
+    PodGroupStatus,
     QueueStatus,
 }
 
 impl Written {
-    const ALL: [Written; 4] = [Written::Condition, Written::ElasticGpu, Written::Lease, Written::QueueStatus];
+    const ALL: [Written; 5] =
+        [Written::Condition, Written::ElasticGpu, Written::Lease, Written::PodGroupStatus, Written::QueueStatus];
 
     fn word(self) -> &'static str {
         match self {
             Written::Condition => "condition",
             Written::ElasticGpu => "elastic-gpu",
             Written::Lease => "lease",
+            Written::PodGroupStatus => "pod-group-status",
             Written::QueueStatus => "queue-status",
         }
     }

@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{PodGroup, PriorityClass, SubGroup};
 use aliquot_scheduler_engine::Observation;
 
 use super::precedence::Precedence;
-use super::{Access, Mirror};
+use super::{Access, KnownPod, Mirror};
 use crate::gang::{Gang, GangFacts, GangKind, GroupPriority, Source};
 use crate::pod::PodFacts;
 use crate::scheduling_policy::PolicyFacts;
@@ -93,6 +93,23 @@ impl Mirror {
         if self.gangs.objects.remove(&key).is_some() {
             self.pods_of_gang_changed(&key);
         }
+    }
+
+    /// The pods that name an object.
+    pub(super) fn pods_of_object(
+        &self,
+        kind: GangKind,
+        namespace: &str,
+        name: &str,
+    ) -> impl Iterator<Item = &KnownPod> + use<'_> {
+        let pods = self.gangs.pods.get(&(kind, (namespace.to_owned(), name.to_owned())));
+        pods.into_iter().flatten().filter_map(|uid| self.pods.get(uid))
+    }
+
+    /// How many pods of an object start together, if what it says is supported.
+    pub(super) fn least_of_object(&self, kind: GangKind, namespace: &str, name: &str) -> Option<u32> {
+        let object = self.gangs.objects.get(&(kind, (namespace.to_owned(), name.to_owned())))?;
+        object.as_ref().ok().map(|of| of.min_members)
     }
 
     /// Tells whether all objects of a kind are known. If they are, a pod that names another one waits until it is there.

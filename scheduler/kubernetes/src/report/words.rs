@@ -16,7 +16,7 @@ const UNSCHEDULABLE: &str = "Unschedulable";
 /// The reason of pods that wait for something else than nodes.
 const WAITING: &str = "Waiting";
 /// The reason of pods that are not scheduled as they are.
-const UNSUPPORTED: &str = "NotSupported";
+pub(crate) const UNSUPPORTED: &str = "NotSupported";
 
 /// The tier of pods that are not scheduled as they are.
 pub(super) const NOT_SUPPORTED: &str = "not-supported";

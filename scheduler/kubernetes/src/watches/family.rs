@@ -131,6 +131,7 @@ impl Family {
                 vec![of(DeviceTaintRules, Api::all_with(all(), &resource), shared)]
             }
             Family::Gang(kind) => {
+                shared.change(|mirror| mirror.gangs_are_in(kind, version));
                 let Address { group, kind: word, plural, .. } = kind.api();
                 let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, word), plural);
                 vec![of(kind, Api::all_with(all(), &resource), shared)]

@@ -8,7 +8,7 @@ use kube::api::DynamicObject;
 use super::follow::Sight;
 use super::in_namespace;
 use crate::gang::{Address, GangFacts, GangKind};
-use crate::mirror::{Access, Mirror};
+use crate::mirror::{Access, GroupSaid, Mirror};
 
 impl Sight for GangKind {
     type Object = DynamicObject;
@@ -27,13 +27,20 @@ impl Sight for GangKind {
     fn show(&self, object: DynamicObject, _: &str, mirror: &mut Mirror) {
         if let Some(namespace) = object.namespace() {
             let facts = GangFacts::of(*self, &object.uid().unwrap_or_default(), &object.data);
+            let said = GroupSaid {
+                uid: object.uid().unwrap_or_default(),
+                generation: object.metadata.generation.unwrap_or(0),
+                conditions: serde_json::from_value(object.data["status"]["conditions"].clone()).unwrap_or_default(),
+            };
             mirror.gang(*self, &namespace, &object.name_any(), facts);
+            mirror.gang_says(*self, &namespace, &object.name_any(), Some(said));
         }
     }
 
     fn gone(&self, key: &str, mirror: &mut Mirror) {
         if let Some((namespace, name)) = key.split_once('/') {
             mirror.gang_gone(*self, namespace, name);
+            mirror.gang_says(*self, namespace, name, None);
         }
     }
 

@@ -30,6 +30,17 @@ impl Cluster {
         self.objects.merge_status(&POD_GROUPS, "default", name, &status);
     }
 
+    fn condition_of_group(&self, name: &str) -> Option<Value> {
+        let group = self.objects.get(&POD_GROUPS, "default", name);
+        let conditions = group["status"]["conditions"].as_array()?.clone();
+        conditions.into_iter().find(|of| of["type"] == "PodGroupScheduled")
+    }
+
+    /// Whether a PodGroup says that it has started.
+    pub(crate) fn has_started(&self, group: &str) -> bool {
+        self.condition_of_group(group).is_some_and(|of| of["status"] == "True" && of["reason"] == "Scheduled")
+    }
+
     fn uid_of_group(&self, name: &str) -> Value {
         self.objects.get(&POD_GROUPS, "default", name)["metadata"]["uid"].clone()
     }
@@ -81,6 +92,32 @@ fn a_gang_shares_a_claim_that_is_reserved_for_its_group() {
     cluster.pod_with_template("other", "60", json!({}));
     cluster.wait_until_bound(&["b", "c", "d", "other"]);
     assert_ne!(cluster.bound()["other"], nodes["a"]);
+}
+
+#[test]
+fn a_pod_group_says_why_it_waits_and_that_it_has_started() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    let group = json!({
+        "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "g"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+    });
+    cluster.objects.create(&POD_GROUPS, "default", group);
+    let member = json!({"spec": {"schedulingGroup": {"podGroupName": "g"}}});
+    cluster.pod("a", 60, member.clone());
+    cluster.pod("b", 60, member.clone());
+    cluster.wait_until("the group says why it waits", |cluster| cluster.condition_of_group("g").is_some());
+    let condition = cluster.condition_of_group("g").unwrap();
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("Unschedulable")));
+    let message = condition["message"].as_str().unwrap();
+    assert!(["pod a: ", "pod b: "].iter().any(|pod| message.starts_with(pod)), "{condition}");
+    cluster.wait_until("the event about the group", |cluster| !cluster.events_about("g").is_empty());
+    cluster.node("m", 1);
+    cluster.wait_until_bound(&["a", "b"]);
+    cluster.wait_until("the group has started", |cluster| cluster.has_started("g"));
+    // It never takes that back.
+    cluster.pod("c", 100, member);
+    cluster.wait_until("c waits", |cluster| cluster.why_waiting("c").is_some());
+    assert!(cluster.has_started("g"));
 }
 
 /// All pods of the group are changed first, which takes longer than a lease lasts if one is changed after the other.

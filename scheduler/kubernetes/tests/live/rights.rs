@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use aliquot_test_api_server::{ELASTIC_GPU_CLAIMS, ELASTIC_GPUS, Fault, PODS, QUEUES};
+use aliquot_test_api_server::{ELASTIC_GPU_CLAIMS, ELASTIC_GPUS, Fault, POD_GROUPS, PODS, QUEUES};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
@@ -70,6 +70,14 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     let containers = json!([{"name": "main", "image": "none", "resources": {"limits": limits}}]);
     cluster.pod("f", 0, json!({"spec": {"containers": containers}}));
     cluster.wait_until("f is bound", |cluster| cluster.bound().contains_key("f"));
+    let group = json!({
+        "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "g"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 1}}},
+    });
+    cluster.objects.create(&POD_GROUPS, "default", group);
+    let containers = json!([{"name": "main", "image": "none"}]);
+    cluster.pod("g", 0, json!({"spec": {"containers": containers, "schedulingGroup": {"podGroupName": "g"}}}));
+    cluster.wait_until("the group has started", |cluster| cluster.has_started("g"));
     let spec = json!({"resources": {"gpu": {"quota": -1, "limit": -1}}});
     let queue = json!({"apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "q"}, "spec": spec});
     cluster.objects.create(&QUEUES, "", queue);

@@ -311,7 +311,8 @@ pub const ELASTIC_GPUS: Resource =
     Resource { has_status: true, ..custom("aliquot.dev", "v1alpha1", "elasticgpus", "ElasticGPU", false) };
 
 /// Kubernetes' own `podgroups`, as in version 1.36.
-pub const POD_GROUPS: Resource = custom("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", true);
+pub const POD_GROUPS: Resource =
+    Resource { has_status: true, ..custom("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", true) };
 
 /// KAI's `podgroups`.
 const KAI_POD_GROUPS: Resource = custom("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", true);
