@@ -52,6 +52,7 @@ impl Mirror {
         self.list_in_gang(&facts);
         self.list_in_claims(&facts);
         self.list_in_elastic_gpu_claims(&facts);
+        self.list_in_volume_claims(&facts);
         let has_ended_on = facts.node.clone().filter(|_| facts.has_ended);
         match self.pods.get_mut(&uid) {
             Some(known) => known.facts = facts,
@@ -84,6 +85,8 @@ impl Mirror {
             // The pod is forgotten when its devices are not allocated any more.
             if let Some(known) = self.pods.get_mut(uid) {
                 (known.is_gone, known.facts.is_leaving) = (true, true);
+                let facts = known.facts.clone();
+                self.users_of_volumes_changed(&facts);
             }
             return;
         }
@@ -102,6 +105,7 @@ impl Mirror {
             self.unlist_in_gang(&known.facts);
             self.unlist_in_claims(&known.facts);
             self.unlist_in_elastic_gpu_claims(&known.facts);
+            self.unlist_in_volume_claims(&known.facts);
         }
         self.note_waiting(uid);
         self.changed_pods.remove(uid);

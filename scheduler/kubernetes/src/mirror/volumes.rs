@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{Constraints, NodeOperator, NodeRequirement, NodeTer
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
 
-use super::Mirror;
+use super::{KnownPod, Mirror};
 use crate::placement::{self, NODE_NAME};
 use crate::pod::PodFacts;
 
@@ -15,11 +15,19 @@ pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// The provisioner that storage classes name if they make no volumes.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
+/// A namespace and a name in it.
+type Name = (String, String);
+
+/// The access mode of claims that one pod at a time may have.
+const FOR_ONE_POD: &str = "ReadWriteOncePod";
+
 /// What is known of volumes and of claims for them.
 #[derive(Debug, Default)]
 pub(super) struct Volumes {
     /// By namespace and name.
-    claims: BTreeMap<(String, String), ClaimFacts>,
+    claims: BTreeMap<Name, ClaimFacts>,
+    /// The UIDs of the pods that name each claim, whether it is known or not.
+    users: BTreeMap<Name, BTreeSet<String>>,
     classes: BTreeMap<String, ClassFacts>,
     /// The nodes that can mount a volume; empty: all. `Err`: what it asks of nodes is not supported.
     volumes: BTreeMap<String, Result<BTreeSet<NodeTerm>, String>>,
@@ -34,6 +42,8 @@ struct ClaimFacts {
     class: Option<String>,
     /// The node for which a volume is being made.
     selected_node: Option<String>,
+    /// One pod at a time may have it.
+    is_for_one_pod: bool,
 }
 
 /// How a storage class makes and binds volumes.
@@ -52,7 +62,9 @@ impl Mirror {
         let key = (claim.metadata.namespace.unwrap_or_default(), claim.metadata.name.unwrap_or_default());
         let is_bound = claim.status.and_then(|status| status.phase).as_deref() == Some("Bound");
         let spec = claim.spec.unwrap_or_default();
+        let modes = spec.access_modes.unwrap_or_default();
         let claim = ClaimFacts {
+            is_for_one_pod: modes.iter().any(|mode| mode == FOR_ONE_POD),
             volume: spec.volume_name.filter(|_| is_bound),
             class: spec.storage_class_name,
             selected_node: claim.metadata.annotations.and_then(|annotations| annotations.get(SELECTED_NODE).cloned()),
@@ -121,6 +133,62 @@ impl Mirror {
         self.changed_pods.extend(waiting.map(|(uid, _)| uid.clone()));
     }
 
+    /// Lists a pod with the claims that it names. Those that wait for one of them are looked at again.
+    pub(super) fn list_in_volume_claims(&mut self, facts: &PodFacts) {
+        for name in claims_of(facts) {
+            let users = self.volumes.users.entry((facts.namespace.clone(), name)).or_default();
+            users.insert(facts.uid.clone());
+        }
+        self.users_of_volumes_changed(facts);
+    }
+
+    pub(super) fn unlist_in_volume_claims(&mut self, facts: &PodFacts) {
+        self.users_of_volumes_changed(facts);
+        for name in claims_of(facts) {
+            let name = (facts.namespace.clone(), name);
+            if let Some(users) = self.volumes.users.get_mut(&name) {
+                users.remove(&facts.uid);
+                if users.is_empty() {
+                    self.volumes.users.remove(&name);
+                }
+            }
+        }
+    }
+
+    /// A pod has changed: others may have a claim now that one pod at a time may have.
+    pub(super) fn users_of_volumes_changed(&mut self, facts: &PodFacts) {
+        let names = claims_of(facts).map(|name| (facts.namespace.clone(), name));
+        let for_one = names.filter(|name| self.volumes.claims.get(name).is_some_and(|claim| claim.is_for_one_pod));
+        let users = for_one.filter_map(|name| self.volumes.users.get(&name)).flatten();
+        let waits = |uid: &&String| self.pods.get(*uid).is_some_and(|pod| pod.facts.node.is_none());
+        self.changed_pods.extend(users.filter(waits).filter(|uid| **uid != facts.uid).cloned());
+    }
+
+    /// Checks that no other pod has a claim, or is to have it first: those that wait for it come one after the other.
+    ///
+    /// # Errors
+    /// Which pod has it.
+    fn check_has_no_user(&self, facts: &PodFacts, name: &str) -> Result<(), String> {
+        let users = self.volumes.users.get(&(facts.namespace.clone(), name.to_owned())).into_iter().flatten();
+        let others = users.filter(|uid| **uid != facts.uid).filter_map(|uid| self.pods.get(uid));
+        let others = || others.clone().filter(|pod| !pod.is_gone && !pod.facts.has_ended);
+        let has_it = |pod: &&KnownPod| pod.facts.node.is_some() || pod.instance.is_some();
+        let turn = |of: &PodFacts| (of.created_ms, of.uid.clone());
+        let is_to_have_it = |pod: &&KnownPod| {
+            let waits = pod.facts.scheduler == self.own_name && !pod.facts.is_leaving && !pod.facts.is_gated;
+            waits && turn(&pod.facts) < turn(facts)
+        };
+        let holder = others().find(has_it).map(|pod| (pod, "has it"));
+        let first = || others().filter(is_to_have_it).min_by_key(|pod| turn(&pod.facts));
+        match holder.or_else(|| first().map(|pod| (pod, "is to have it first"))) {
+            None => Ok(()),
+            Some((pod, what)) => Err(format!(
+                "one pod at a time may have the PersistentVolumeClaim {name:?} ({FOR_ONE_POD}), and pod {} {what}",
+                pod.facts.full_name()
+            )),
+        }
+    }
+
     /// Limits a pod to the nodes that can mount its volumes. Returns the claims for which volumes are to be made once a
     /// node is chosen.
     pub(super) fn constrain_by_volumes(
@@ -132,6 +200,9 @@ impl Mirror {
         for name in claims_of(facts) {
             let claim = self.volumes.claims.get(&(facts.namespace.clone(), name.clone()));
             let claim = claim.ok_or_else(|| format!("there is no PersistentVolumeClaim {name:?}"))?;
+            if claim.is_for_one_pod {
+                self.check_has_no_user(facts, &name)?;
+            }
             let terms = match &claim.volume {
                 Some(volume) => self.volumes.terms(volume)?,
                 None => {

@@ -306,6 +306,39 @@ fn the_claim_of_an_ephemeral_volume_is_named_after_its_pod() {
 }
 
 #[test]
+fn one_pod_at_a_time_has_a_volume_for_one_pod() {
+    let mut world = World::new();
+    ["m", "n"].iter().for_each(|name| world.node(name, 1));
+    let claim = json!({
+        "metadata": {"namespace": "default", "name": "data"},
+        "spec": {"volumeName": "v", "accessModes": ["ReadWriteOncePod"]}, "status": {"phase": "Bound"},
+    });
+    world.mirror.volume_claim(super::typed(&claim));
+    world.mirror.volume(super::typed(&json!({"metadata": {"name": "v"}, "spec": {}})));
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let foreign = json!({"schedulerName": "default-scheduler", "nodeName": "m", "volumes": volumes});
+    world.pod("other", 0, json!({"spec": foreign}));
+    for name in ["a", "b"] {
+        world.pod(name, 50, json!({"spec": {"volumes": volumes}}));
+    }
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["other"], "{:?}", world.log);
+    for name in ["a", "b"] {
+        let why = world.why_waiting(name);
+        assert!(why.contains("ReadWriteOncePod") && why.contains("pod default/other has it"), "{why}");
+    }
+    world.pods.get_mut("other").unwrap()["status"] = json!({"phase": "Succeeded"});
+    world.show("other");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "other"], "{:?}", world.log);
+    let why = world.why_waiting("b");
+    assert!(why.contains("pod default/a"), "{why}");
+    world.delete("a");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b", "other"], "{:?}", world.log);
+}
+
+#[test]
 fn a_watch_may_be_faster_than_the_answer_to_a_binding() {
     let mut world = World::new();
     world.node("n", 1);
