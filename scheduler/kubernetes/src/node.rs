@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::devices;
 use crate::mirror::Held;
-use crate::placement::{NODE_NAME, taints};
+use crate::placement::{DECLARED_FEATURES, NODE_NAME, taints};
 use crate::resources::Amounts;
 
 /// What placement needs to know of a node.
@@ -36,6 +36,8 @@ impl NodeFacts {
         let name = node.metadata.name?;
         let mut labels = node.metadata.labels.unwrap_or_default();
         labels.insert(NODE_NAME.to_owned(), name.clone());
+        let features = status.declared_features.iter().flatten();
+        labels.extend(features.map(|feature| (format!("{DECLARED_FEATURES}{feature}"), String::new())));
         let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
         let is_ready = ready.is_some_and(|condition| condition.status == "True");
         let inventory = node.metadata.annotations.as_ref().and_then(|annotations| annotations.get(INVENTORY));

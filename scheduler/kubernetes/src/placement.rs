@@ -11,6 +11,29 @@ use k8s_openapi::api::core::v1 as core;
 /// The field of nodes that affinity can name; the books have it as a label.
 pub(crate) const NODE_NAME: &str = "metadata.name";
 
+/// The features that nodes declare; the books have them as labels, with this before the name. No label of a user begins
+/// like this.
+pub(crate) const DECLARED_FEATURES: &str = "status.declaredFeatures/";
+
+/// The features that a node must declare for a pod. `spec`: all of it.
+pub(crate) fn needed_features(spec: &core::PodSpec) -> BTreeSet<&'static str> {
+    let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let restarts_all = |rule: &core::ContainerRestartRule| rule.action == "RestartAllContainers";
+    let has_such_rule = containers().any(|of| of.restart_policy_rules.iter().flatten().any(restarts_all));
+    let is_in_both = spec.host_network == Some(true) && spec.host_users == Some(false);
+    let needed =
+        [("RestartAllContainersOnContainerExits", has_such_rule), ("UserNamespacesHostNetworkSupport", is_in_both)];
+    needed.into_iter().filter(|(_, is_needed)| *is_needed).map(|(name, _)| name).collect()
+}
+
+/// Terms that match the nodes that declare these features; empty: all nodes.
+pub(crate) fn declare(features: &BTreeSet<&'static str>) -> BTreeSet<NodeTerm> {
+    let declares =
+        |name: &&str| NodeRequirement { key: format!("{DECLARED_FEATURES}{name}"), operator: NodeOperator::Exists };
+    let term = NodeTerm { requirements: features.iter().map(declares).collect() };
+    (!features.is_empty()).then_some(term).into_iter().collect()
+}
+
 /// Whether a node with these labels, its name among them, matches one of the terms. Without terms each node does.
 pub(crate) fn admit(terms: &BTreeSet<NodeTerm>, labels: &BTreeMap<String, String>) -> bool {
     terms.is_empty() || terms.iter().any(|term| matches(term, labels))
@@ -252,6 +275,23 @@ mod tests {
         assert_eq!(tolerated(json!({"key": "sla", "operator": "Gt", "value": "0"})), ["950", "99"]);
         taints.exchange(&of_node, &[]);
         assert_eq!(taints.0.len(), 1, "one node has one of them still");
+    }
+
+    #[test]
+    fn pods_need_the_features_that_they_use() {
+        let needed = |spec: Value| needed_features(&serde_json::from_value(spec).unwrap()).into_iter().collect();
+        let of = |more: Value| -> Vec<&str> {
+            let mut spec = json!({"containers": [{"name": "main"}]});
+            json_patch::merge(&mut spec, &more);
+            needed(spec)
+        };
+        let rules = |action: &str| json!([{"name": "first", "restartPolicyRules": [{"action": action}]}]);
+        assert!(of(json!({"hostNetwork": true})).is_empty() && of(json!({"hostUsers": false})).is_empty());
+        assert!(of(json!({"initContainers": rules("Restart")})).is_empty());
+        let restarts_all = ["RestartAllContainersOnContainerExits"];
+        assert_eq!(of(json!({"initContainers": rules("RestartAllContainers")})), restarts_all);
+        assert_eq!(of(json!({"containers": rules("RestartAllContainers")})), restarts_all);
+        assert_eq!(of(json!({"hostNetwork": true, "hostUsers": false})), ["UserNamespacesHostNetworkSupport"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod seen;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_dialects::{Container, DECISION, Decision, GENERATION, Pod as Words};
 use aliquot_scheduler_core::PriorityClass;
@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Container as CoreContainer, Pod, PodSpec, PodSt
 use crate::dra::User;
 use crate::gang::{self, Gang};
 use crate::peers::PeerRules;
+use crate::placement;
 use crate::resources;
 
 pub(crate) use seen::{SeenPod, WORKLOAD_REF};
@@ -68,6 +69,8 @@ pub(crate) struct PodFacts {
     pub(crate) is_preemptible: bool,
     /// No pod is to be evicted for it. For their own pods, other schedulers decide that.
     pub(crate) never_preempts: bool,
+    /// The features that its node must declare.
+    pub(crate) needed_features: BTreeSet<&'static str>,
     /// What kubelet counts, and where it may run.
     pub(crate) spec: Box<PodSpec>,
     /// Why it waits, as its condition says already: the reason and the message.
@@ -125,6 +128,7 @@ impl PodFacts {
             said: said(&status),
             claims: claims(&spec, &status),
             words: words(&spec, annotations),
+            needed_features: placement::needed_features(&spec),
             labels,
             spec: Box::new(without_what_is_long(spec)),
             scheduler,

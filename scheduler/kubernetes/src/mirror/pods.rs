@@ -270,6 +270,8 @@ impl Mirror {
         facts.peer_rules.as_ref().map_err(String::clone)?;
         let mut amounts = self.amounts_of(facts)?;
         let mut constraints = placement::constraints(&facts.spec, &self.taints)?;
+        let declare = placement::declare(&facts.needed_features);
+        constraints.node_terms = placement::both(constraints.node_terms, &declare);
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
         self.constrain_by_elastic_gpus(facts, &mut constraints)?;

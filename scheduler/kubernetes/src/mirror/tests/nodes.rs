@@ -240,3 +240,19 @@ fn a_chosen_pod_is_counted_once_when_it_is_bound() {
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "other"], "{:?}", world.log);
 }
+
+#[test]
+fn a_pod_is_on_a_node_that_declares_what_it_needs() {
+    let mut world = World::new();
+    world.node("m", 1);
+    world.pod("a", 50, json!({"spec": {"hostNetwork": true, "hostUsers": false}}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    let why = world.why_waiting("a");
+    assert!(why.contains("declaredFeatures/UserNamespacesHostNetworkSupport"), "{why}");
+    let mut node = world.nodes["m"].clone();
+    node["status"]["declaredFeatures"] = json!(["UserNamespacesHostNetworkSupport"]);
+    world.make_node("m", node);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
