@@ -1,19 +1,21 @@
 //! Runs the parts of the check.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::{Instant, SystemTime};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 
-use crate::cases::{CASES, Case};
+use crate::cases::CASES;
 use crate::deaths::DEATHS;
 use crate::facts::FACTS;
 use crate::findings::Findings;
-use crate::launcher::Launcher;
+use crate::launcher::{Deadline, Ended, Launcher, Running};
 use crate::manager::{Manager, is_in_memory, runtime_base};
-use crate::report::{CaseResult, Report};
-use crate::shares::{self, Compared, Series};
+use crate::part_run::PartRun;
+use crate::report::Report;
+use crate::shares::{self, Series};
 use crate::simulated::SimulatedGpu;
 use crate::truth::{SLACK_BYTES, Seen, Watch};
 use crate::way::{Limits, Way};
@@ -24,6 +26,8 @@ use crate::{Options, Part, frameworks, overhead, runtime, torch};
 const SHARE_POINTS: f64 = 2.0;
 /// The same for a share that is measured only for a few seconds.
 const QUICK_SHARE_POINTS: f64 = 5.0;
+/// A driver that does not start by then counts as hanging.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(180);
 /// The node manager's file name, in the directory of the programs.
 const MANAGER: &str = "aliquot-manager";
 /// The case that is run once more without a node manager.
@@ -52,7 +56,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(NO_DEVICE));
     };
     // The time that a worker takes to open its device, with a margin for `aliquot run`.
-    let lead = started.elapsed() * 3 + std::time::Duration::from_secs(2);
+    let lead = started.elapsed() * 3 + Duration::from_secs(2);
     let limits = Limits::with_contexts_of(device.context_bytes);
     let device_memory_bytes_min = 2 * limits.memory_bytes;
     if device.memory_bytes < device_memory_bytes_min {
@@ -63,70 +67,84 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         bail!("{} does not exist; --programs names the directory that holds it", aliquot.display());
     }
     let manager = Manager::start(&programs.join(MANAGER), &[])?;
-    let device_uuid = device.uuid.clone();
-    let socket = Some(manager.socket().to_owned());
-    let launcher = Launcher { aliquot, socket, limits, device_uuid, environment: Vec::new() };
+    let launcher = Launcher {
+        aliquot,
+        socket: Some(manager.socket().to_owned()),
+        limits,
+        device_uuid: device.uuid.clone(),
+        environment: Vec::new(),
+        deadline: Deadline::after(Duration::ZERO),
+    };
 
     let quick = options.quick;
-    let share_points = options.share_tolerance.unwrap_or(if quick { QUICK_SHARE_POINTS } else { SHARE_POINTS });
-    let mut report = Report::new(device, limits, quick, share_points, SystemTime::now());
+    let points = options.share_tolerance.unwrap_or(if quick { QUICK_SHARE_POINTS } else { SHARE_POINTS });
+    let parts = wanted(&options.only);
+    let mut report = Report::new(&options.json, &parts, device, limits, quick, points);
     if !is_in_memory(&runtime_base()) {
         report.unseen(
             "markers that the device writes",
             format!("regions are in {}, on a disk", runtime_base().display()),
         );
     }
+    // If the file cannot be written, nobody need wait for the results.
+    report.save()?;
     report.print_head();
-    let wanted = |part: Part| match options.only.as_slice() {
-        [] => !part.is_extra(),
-        only => only.contains(&part),
-    };
-    if wanted(Part::Facts) {
-        report.add("facts", facts(&launcher));
-    }
-    if wanted(Part::Conformance) {
-        report.conformance = conformance(&launcher, &options.case);
-        report.print_conformance();
-    }
-    if wanted(Part::Overhead) {
-        progress("overhead");
-        report.overhead = Some(overhead::compare(&launcher, if quick { 3 } else { 7 })?);
-        report.print_overhead();
-    }
-    if wanted(Part::Shares) || wanted(Part::Simulated) {
-        let simulated = wanted(Part::Simulated);
-        report.shares = Some(shares(&launcher, &programs, &Series::new(quick, lead), simulated)?);
-        report.print_shares();
-    }
-    if wanted(Part::Neighbours) {
-        let measured =
-            shares::neighbours::measure(&launcher, quick, lead, |what| progress(&format!("beside each other: {what}")));
-        report.add("neighbours", vec![case_of("two programs", Way::Bare, ran(measured))]);
-    }
-    if wanted(Part::Deaths) {
-        report.add("deaths", deaths(&launcher));
-    }
-    if wanted(Part::Runtime) {
-        progress("the CUDA runtime");
-        let kinds = runtime::check(&launcher, &programs, quick, share_points);
-        report
-            .add("runtime", kinds.into_iter().map(|(kind, findings)| case_of(&kind, Way::Limited, findings)).collect());
-    }
-    if wanted(Part::Torch) {
-        progress("PyTorch");
-        report.torch = Some(torch::check(&launcher, &programs, report.device.memory_bytes, quick, share_points));
-        report.print_torch();
-    }
-    if wanted(Part::Frameworks) {
-        progress("frameworks and tools");
-        let tried = frameworks::check(&launcher, &programs, report.device.memory_bytes);
-        let cases = tried.into_iter().map(|(subject, way, findings)| case_of(&subject, way, findings)).collect();
-        report.add("frameworks", cases);
+    let setting = Setting { programs: &programs, quick, points, lead, cases: &options.case };
+    for part in parts {
+        let deadline = Deadline::after(Duration::from_secs(options.part_seconds));
+        let mut run = PartRun::begin(part, Launcher { deadline, ..launcher.clone() }, &mut report);
+        setting.run(part, &mut run);
+        run.end();
     }
     report.print_verdict();
-    report.write(&options.json)?;
+    report.write()?;
     println!("All results: {}", options.json.display());
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The parts to run if `only` these were asked for, in order.
+fn wanted(only: &[Part]) -> Vec<Part> {
+    let is_wanted = |part: &Part| match only {
+        [] => !part.is_extra(),
+        // The simulated GPU's shares are compared with the device's.
+        only => only.contains(part) || (*part == Part::Shares && only.contains(&Part::Simulated)),
+    };
+    Part::value_variants().iter().copied().filter(is_wanted).collect()
+}
+
+/// What parts need to know.
+struct Setting<'a> {
+    /// The directory of the programs and scripts.
+    programs: &'a Path,
+    quick: bool,
+    /// Allowed error of shares in percentage points.
+    points: f64,
+    /// The time that a worker takes to open its device.
+    lead: Duration,
+    /// The wanted conformance cases; empty: all.
+    cases: &'a [String],
+}
+
+impl Setting<'_> {
+    fn run(&self, part: Part, run: &mut PartRun) {
+        let &Setting { programs, quick, points, lead, cases } = self;
+        match part {
+            Part::Facts => facts(run),
+            Part::Conformance => conformance(run, cases),
+            Part::Overhead => run.report.overhead = Some(overhead::compare(run, if quick { 3 } else { 7 })),
+            Part::Shares => shares(run, &Series::new(quick, lead)),
+            Part::Simulated => {
+                if let Err(error) = simulated(run, programs, &Series::new(quick, lead)) {
+                    run.fails("the same shares on a simulated GPU", &error);
+                }
+            }
+            Part::Neighbours => shares::neighbours::measure(run, quick, lead),
+            Part::Deaths => deaths(run),
+            Part::Runtime => runtime::check(run, programs, quick, points),
+            Part::Torch => torch::check(run, programs, quick, points),
+            Part::Frameworks => frameworks::check(run, programs),
+        }
+    }
 }
 
 /// The shim's path, if this process was started with it. The check could then not see the driver's own figures.
@@ -139,10 +157,6 @@ fn shim_of_this_process() -> Option<String> {
     files.find(is_shim).map(str::to_owned)
 }
 
-fn case_of(case: &str, way: Way, findings: Findings) -> CaseResult {
-    CaseResult { case: case.to_owned(), way, findings }
-}
-
 /// A worker's findings, or a failure if it could not be run.
 fn ran(outcome: anyhow::Result<Findings>) -> Findings {
     outcome.unwrap_or_else(|error| {
@@ -153,51 +167,53 @@ fn ran(outcome: anyhow::Result<Findings>) -> Findings {
 }
 
 /// Determines all facts about the driver.
-fn facts(launcher: &Launcher) -> Vec<CaseResult> {
-    let fact = |case: &Case| {
-        progress(&format!("facts: {}", case.about));
-        case_of(case.name, Way::Bare, ran(launcher.run(None, &["fact", case.name])))
-    };
-    FACTS.iter().map(fact).collect()
+fn facts(run: &mut PartRun) {
+    for case in FACTS {
+        if run.begins(case.about) {
+            let findings = ran(run.launcher.run(None, &["fact", case.name]));
+            run.add(case.name, Way::Bare, findings);
+        }
+    }
 }
 
 /// Runs the cases with killed processes, without a slice and in one that holds the whole device.
-fn deaths(launcher: &Launcher) -> Vec<CaseResult> {
-    let ways = [Way::Bare, Way::Unlimited];
-    let each = DEATHS.iter().flat_map(|case| ways.map(|way| (case, way)));
-    let death = |(case, way): (&Case, Way)| {
-        progress(&format!("deaths, {way}: {}", case.about));
-        case_of(case.name, way, ran(launcher.run(way.share(&launcher.limits).as_ref(), &["death", case.name])))
-    };
-    each.map(death).collect()
+fn deaths(run: &mut PartRun) {
+    for case in DEATHS {
+        for way in [Way::Bare, Way::Unlimited] {
+            if run.begins(&format!("{}, {way}", case.about)) {
+                let share = way.share(&run.launcher.limits);
+                let findings = ran(run.launcher.run(share.as_ref(), &["death", case.name]));
+                run.add(case.name, way, findings);
+            }
+        }
+    }
 }
 
-/// Measures shares on the device, and on the simulated GPU too if `simulated` is set and the libraries are there.
-fn shares(launcher: &Launcher, programs: &Path, series: &Series, simulated: bool) -> anyhow::Result<Vec<Compared>> {
-    let measured = series.measure(launcher, |what| progress(&format!("shares: {what}")))?;
-    if !simulated {
-        return Ok(shares::compare(measured, &[]));
-    }
+/// Measures shares on the device.
+fn shares(run: &mut PartRun, series: &Series) {
+    run.report.shares = Some(Vec::new());
+    let launcher = run.launcher.clone();
+    series.measure(run, &launcher, |run, measured| {
+        run.report.shares.get_or_insert_default().extend(shares::compare(measured, &[]));
+    });
+}
+
+/// Measures the same shares on the simulated GPU, if its libraries are there.
+fn simulated(run: &mut PartRun, programs: &Path, series: &Series) -> anyhow::Result<()> {
     let Some(gpu) = SimulatedGpu::set_up(programs)? else {
-        progress("no simulated GPU to compare with lies beside the programs");
-        return Ok(shares::compare(measured, &[]));
+        eprintln!("no simulated GPU to compare with lies beside the programs");
+        return Ok(());
     };
     let environment = gpu.environment();
     let manager = Manager::start(&programs.join(MANAGER), &environment)?;
-    let on_simulated = Launcher {
-        aliquot: launcher.aliquot.clone(),
-        socket: Some(manager.socket().to_owned()),
-        limits: launcher.limits,
-        device_uuid: gpu.uuid(),
-        environment,
-    };
-    let simulated = series.measure(&on_simulated, |what| progress(&format!("shares on the simulated GPU: {what}")))?;
-    Ok(shares::compare(measured, &simulated))
-}
-
-/// Prints the current step on standard error.
-fn progress(what: &str) {
-    eprintln!("… {what}");
+    let socket = Some(manager.socket().to_owned());
+    let launcher = Launcher { socket, device_uuid: gpu.uuid(), environment, ..run.launcher.clone() };
+    let mut simulated = Vec::new();
+    series.measure(run, &launcher, |_, measured| simulated.extend(measured));
+    let on_device = run.report.shares.take().unwrap_or_default();
+    let on_device = on_device.into_iter().map(|compared| compared.measured).collect();
+    run.report.shares = Some(shares::compare(on_device, &simulated));
+    Ok(())
 }
 
 fn own_directory() -> anyhow::Result<PathBuf> {
@@ -208,42 +224,41 @@ fn own_directory() -> anyhow::Result<PathBuf> {
 /// The device that is checked: the first that a program sees. `None` if there is none.
 fn probe() -> anyhow::Result<Option<Probe>> {
     let mut command = Command::new(std::env::current_exe()?);
-    let output = command.args(["worker", "probe"]).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
-    match output.status.code() {
-        Some(0) => Ok(Some(serde_json::from_slice(&output.stdout)?)),
+    command.args(["worker", "probe"]);
+    let Ended { status, said, complained } = Running::start(command, Deadline::after(PROBE_TIMEOUT))?.ended()?;
+    if !complained.is_empty() {
+        eprintln!("{complained}");
+    }
+    match status.code() {
+        Some(0) => Ok(Some(serde_json::from_str(&said)?)),
         Some(code) if code == i32::from(NO_DEVICE) => Ok(None),
-        _ => bail!("looking for a device ended with {}", output.status),
+        _ => bail!("looking for a device ended with {status}"),
     }
 }
 
-/// Runs every case, or only the named one, in every way, and one case without a node manager.
-fn conformance(launcher: &Launcher, only: &[String]) -> Vec<CaseResult> {
+/// Runs every case, or only the named ones, in every way, and one case without a node manager.
+fn conformance(run: &mut PartRun, only: &[String]) {
     let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
-    let mut results = Vec::new();
     for case in CASES.iter().filter(|case| is_wanted(case.name)) {
-        progress(&format!("conformance: {}", case.about));
         let mut bare = None;
         for way in Way::ALL {
-            let mut findings = run_case(launcher, case.name, way);
+            if !run.begins(&format!("{}, {way}", case.about)) {
+                continue;
+            }
+            let mut findings = run_case(&run.launcher, case.name, way);
             match &bare {
                 None => bare = Some(findings.clone()),
                 Some(bare) => findings.compare(bare),
             }
-            results.push(case_of(case.name, way, findings));
+            run.add(case.name, way, findings);
         }
     }
-    if is_wanted(CASE_WITHOUT_MANAGER) {
-        let alone = Launcher {
-            socket: None,
-            aliquot: launcher.aliquot.clone(),
-            limits: launcher.limits,
-            device_uuid: launcher.device_uuid.clone(),
-            environment: Vec::new(),
-        };
+    let without = format!("{CASE_WITHOUT_MANAGER}, without a manager");
+    if is_wanted(CASE_WITHOUT_MANAGER) && run.begins(&without) {
+        let alone = Launcher { socket: None, ..run.launcher.clone() };
         let findings = run_case(&alone, CASE_WITHOUT_MANAGER, Way::Limited);
-        results.push(case_of(&format!("{CASE_WITHOUT_MANAGER}, without a manager"), Way::Limited, findings));
+        run.add(&without, Way::Limited, findings);
     }
-    results
 }
 
 /// Runs a case. For a limited slice, the device's memory is watched from outside.

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::findings::{Findings, Verdict};
 use crate::launcher::{Launcher, Running};
+use crate::part_run::PartRun;
 use crate::way::{Share, Way};
 
 const SCRIPT: &str = "check_frameworks.py";
@@ -25,24 +26,26 @@ struct Said {
 }
 
 /// Tries each subject. A failure without a slice makes the same failure in a slice meaningless.
-pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64) -> Vec<(String, Way, Findings)> {
+pub(crate) fn check(run: &mut PartRun, programs: &Path) {
     let script = programs.join(SCRIPT);
-    let limit_bytes = LIMIT_BYTES.min(memory_bytes / 2);
-    let mut results = Vec::new();
+    let limit_bytes = LIMIT_BYTES.min(run.report.device.memory_bytes / 2);
     for subject in SUBJECTS {
-        let mut bare = attempt(launcher, &script, subject, None);
+        if !run.begins(subject) {
+            continue;
+        }
+        let mut bare = attempt(&run.launcher, &script, subject, None);
         let mut limited = Findings::default();
-        if bare.has_failed() {
+        // If it was ended at the part's deadline, that is not for its own reasons.
+        if bare.has_failed() && !run.launcher.deadline.has_passed() {
             let why = bare.findings.iter().map(|finding| finding.saw.as_str()).collect::<Vec<_>>().join("; ");
             bare = Findings::default();
             bare.skip(subject, format!("it does not run here without a slice either: {why}"));
         } else if bare.findings.iter().all(|finding| finding.verdict != Verdict::Skipped) {
-            limited = attempt(launcher, &script, subject, Some(limit_bytes));
+            limited = attempt(&run.launcher, &script, subject, Some(limit_bytes));
         }
-        results.push((subject.to_owned(), Way::Bare, bare));
-        results.push((subject.to_owned(), Way::Limited, limited));
+        run.add(subject, Way::Bare, bare);
+        run.add(subject, Way::Limited, limited);
     }
-    results
 }
 
 /// Tries a subject in a slice with `limit_bytes` of memory, or without a slice.
@@ -57,7 +60,8 @@ fn attempt(launcher: &Launcher, script: &Path, subject: &str, limit_bytes: Optio
     let own = std::env::current_exe().unwrap_or_default();
     let args = [script.to_string_lossy(), subject.into(), limit.into(), own.to_string_lossy()];
     let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
-    match Running::start(launcher.command(share.as_ref(), Path::new("python3"), &args)).and_then(Running::answer) {
+    let command = launcher.command(share.as_ref(), Path::new("python3"), &args);
+    match launcher.start_command(command).and_then(Running::answer) {
         Ok(Said { missing, findings: said }) if missing.is_empty() => findings = said,
         Ok(Said { missing, .. }) => findings.skip(subject, missing),
         Err(error) => findings.expect("it runs to its end", false, format!("{error:#}")),

@@ -3,24 +3,51 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 
+use crate::children;
 use crate::way::{Limits, Share};
 
 /// A worker that has not ended by then counts as hanging.
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Time that `aliquot run` and its program get to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time until the last output of a worker that has ended is read.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
+/// When a part of the check must have ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    end: Instant,
+    /// The part's whole time.
+    pub(crate) limit: Duration,
+}
+
+impl Deadline {
+    /// The deadline of a part that begins now.
+    pub(crate) fn after(limit: Duration) -> Deadline {
+        Deadline { end: Instant::now() + limit, limit }
+    }
+
+    /// Whether it has passed.
+    pub(crate) fn has_passed(self) -> bool {
+        Instant::now() >= self.end
+    }
+
+    /// The time that is left.
+    pub(crate) fn left(self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+}
+
 /// Everything needed to start a worker.
+#[derive(Clone)]
 pub(crate) struct Launcher {
     /// The command line of Aliquot.
     pub(crate) aliquot: PathBuf,
@@ -32,6 +59,8 @@ pub(crate) struct Launcher {
     pub(crate) device_uuid: String,
     /// Additional environment variables of all started programs.
     pub(crate) environment: Vec<(OsString, OsString)>,
+    /// All workers are ended then.
+    pub(crate) deadline: Deadline,
 }
 
 impl Launcher {
@@ -57,7 +86,12 @@ impl Launcher {
     pub(crate) fn start(&self, share: Option<&Share>, args: &[&str]) -> anyhow::Result<Running> {
         let program = std::env::current_exe().context("cannot find the path of this program")?;
         let args: Vec<&str> = [&["worker"], args].concat();
-        Running::start(self.command(share, &program, &args))
+        self.start_command(self.command(share, &program, &args))
+    }
+
+    /// Starts `command` as a worker.
+    pub(crate) fn start_command(&self, command: Command) -> anyhow::Result<Running> {
+        Running::start(command, self.deadline)
     }
 
     /// Runs a worker of this program to its end, and returns its output.
@@ -70,65 +104,87 @@ impl Launcher {
 pub(crate) struct Running {
     child: Child,
     started: Instant,
-    /// Its standard output and standard error; taken when it is waited for.
-    output: Option<JoinHandle<(String, String)>>,
+    deadline: Deadline,
+    /// The ends of its standard output and of its standard error.
+    output: [mpsc::Receiver<String>; 2],
+}
+
+/// A worker that has ended.
+pub(crate) struct Ended {
+    /// How it has ended.
+    pub(crate) status: ExitStatus,
+    /// The last line of its standard output.
+    pub(crate) said: String,
+    /// The last lines of its standard error.
+    pub(crate) complained: String,
 }
 
 impl Running {
-    /// Starts `command`.
-    pub(crate) fn start(mut command: Command) -> anyhow::Result<Running> {
+    /// Starts `command`, which is ended at `deadline`.
+    pub(crate) fn start(mut command: Command, deadline: Deadline) -> anyhow::Result<Running> {
+        if deadline.has_passed() {
+            bail!("not begun: the part had taken its {} s", deadline.limit.as_secs());
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let mut child = children::start(&mut command)?;
         let (stdout, stderr) = (child.stdout.take().context("no pipe")?, child.stderr.take().context("no pipe")?);
-        let output = std::thread::spawn(move || {
-            let errors = std::thread::spawn(move || last_lines(stderr, 5));
-            (last_lines(stdout, 1), errors.join().unwrap_or_default())
-        });
-        Ok(Running { child, started: Instant::now(), output: Some(output) })
+        let output = [read(stdout, 1), read(stderr, 5)];
+        Ok(Running { child, started: Instant::now(), deadline, output })
     }
 
-    /// Waits until the worker ends, and returns the last line of its output.
-    pub(crate) fn answer<T: DeserializeOwned>(mut self) -> anyhow::Result<T> {
+    /// Waits until the worker ends. Ends one that hangs, which is an error.
+    pub(crate) fn ended(mut self) -> anyhow::Result<Ended> {
         let status = loop {
             match self.child.try_wait()? {
                 Some(status) => break Some(status),
-                None if self.started.elapsed() > TIMEOUT => break None,
+                None if self.started.elapsed() > TIMEOUT || self.deadline.has_passed() => break None,
                 None => std::thread::sleep(LOOK_INTERVAL),
             }
         };
-        if status.is_none() {
-            self.end();
+        let took = self.started.elapsed();
+        // Also if it has ended: something that it has started may hold its output open.
+        children::end(&mut self.child, END_TIMEOUT);
+        let [said, complained] =
+            self.output.each_ref().map(|output| output.recv_timeout(OUTPUT_TIMEOUT).unwrap_or_default());
+        match status {
+            Some(status) => Ok(Ended { status, said, complained }),
+            None if took > TIMEOUT => bail!("it hangs: ended after {} s; it says: {complained}", took.as_secs()),
+            None => bail!(
+                "ended after {} s, when the part had taken its {} s; it says: {complained}",
+                took.as_secs(),
+                self.deadline.limit.as_secs()
+            ),
         }
-        let (said, complained) = self.output.take().and_then(|output| output.join().ok()).unwrap_or_default();
-        let Some(status) = status else {
-            bail!("it hangs: ended after {} s; it says: {complained}", TIMEOUT.as_secs())
-        };
+    }
+
+    /// Waits until the worker ends, and returns the last line of its output. A failure of the worker is an error.
+    pub(crate) fn last_line(self) -> anyhow::Result<String> {
+        let Ended { status, said, complained } = self.ended()?;
         if !status.success() {
             bail!("{status}; it says: {complained}");
         }
-        serde_json::from_str(&said).with_context(|| format!("it says {said:?}"))
+        Ok(said)
     }
 
-    /// Asks the worker to end, so that `aliquot run` can end its program. Kills the worker if it does not end.
-    fn end(&mut self) {
-        if self.child.try_wait().is_ok_and(|status| status.is_some()) {
-            return;
-        }
-        // Fails if the worker has just ended; it is waited for below.
-        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
-        let deadline = Instant::now() + END_TIMEOUT;
-        while Instant::now() < deadline && self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            std::thread::sleep(LOOK_INTERVAL);
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    /// Like [`Running::last_line`], for output that is JSON.
+    pub(crate) fn answer<T: DeserializeOwned>(self) -> anyhow::Result<T> {
+        let said = self.last_line()?;
+        serde_json::from_str(&said).with_context(|| format!("it says {said:?}"))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.end();
+        children::end(&mut self.child, END_TIMEOUT);
     }
+}
+
+/// Reads to the end, and sends the last `count` lines.
+fn read(from: impl std::io::Read + Send + 'static, count: usize) -> mpsc::Receiver<String> {
+    let (sender, output) = mpsc::channel();
+    // Sending fails if the worker has been given up.
+    std::thread::spawn(move || sender.send(last_lines(from, count)));
+    output
 }
 
 /// The last `count` lines.

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! main ── check.rs ── launcher.rs: starts workers, bare or through `aliquot run`; manager.rs: the node manager
+//!            │        ── part_run.rs: a part that runs: its deadline, and its results as they come
 //!            ├── facts*:        the driver's behaviour without a slice
 //!            ├── cases*:        conformance, in the worker; findings.rs: its results
 //!            ├── overhead.rs:   costs of calls
@@ -23,6 +24,7 @@
 
 mod cases;
 mod check;
+mod children;
 mod cuda;
 mod deaths;
 mod driver;
@@ -33,6 +35,7 @@ mod launcher;
 mod manager;
 mod nvml;
 mod overhead;
+mod part_run;
 mod report;
 mod runtime;
 mod scene;
@@ -49,6 +52,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::workers::WorkerCommand;
+
+/// The longest time of a part, in seconds. A machine with a GPU is often lent for ten minutes.
+const PART_SECONDS: u64 = 570;
 
 /// Checks Aliquot on this machine's GPU.
 #[derive(Parser, Debug)]
@@ -85,9 +91,12 @@ struct Options {
     /// Allowed error of shares in percentage points [default: 2, or 5 with --quick]
     #[arg(long, value_name = "POINTS")]
     share_tolerance: Option<f64>,
-    /// Write the results to this file as JSON
+    /// Write the results to this file as JSON, anew after each step
     #[arg(long, value_name = "FILE", default_value = "gpu-check.json")]
     json: PathBuf,
+    /// End a part that has taken this long, which is a failure, and go on with the next one
+    #[arg(long, value_name = "SECONDS", default_value_t = PART_SECONDS)]
+    part_seconds: u64,
     /// Directory with the programs aliquot and aliquot-manager [default: this program's directory]
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
@@ -122,6 +131,22 @@ impl Part {
     /// Whether it runs only on request.
     fn is_extra(self) -> bool {
         self == Part::Simulated
+    }
+
+    /// Its name on the command line and in the report.
+    fn name(self) -> &'static str {
+        match self {
+            Part::Facts => "facts",
+            Part::Conformance => "conformance",
+            Part::Overhead => "overhead",
+            Part::Shares => "shares",
+            Part::Simulated => "simulated",
+            Part::Neighbours => "neighbours",
+            Part::Deaths => "deaths",
+            Part::Runtime => "runtime",
+            Part::Torch => "torch",
+            Part::Frameworks => "frameworks",
+        }
     }
 }
 

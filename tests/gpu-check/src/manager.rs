@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use nix::sys::signal::{Signal, kill};
+use anyhow::bail;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::{AccessFlags, Pid, access};
+use nix::unistd::{AccessFlags, access};
 use tempfile::TempDir;
+
+use crate::children;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,7 +56,7 @@ impl Manager {
         command.arg("--socket").arg(&socket).args(["--cdi-dir", "off"]).stdin(Stdio::null());
         command.envs(environment.iter().cloned());
         command.stdout(File::create(&log)?).stderr(File::options().append(true).open(&log)?);
-        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        let child = children::start(&mut command)?;
         let mut manager = Manager { child, socket, _dir: dir };
         let deadline = Instant::now() + START_TIMEOUT;
         while UnixStream::connect(&manager.socket).is_err() {
@@ -80,13 +81,6 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // Fails if the manager has ended already; it is waited for below.
-        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
-        let deadline = Instant::now() + STOP_TIMEOUT;
-        while Instant::now() < deadline && self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            std::thread::sleep(LOOK_INTERVAL);
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        children::end(&mut self.child, STOP_TIMEOUT);
     }
 }

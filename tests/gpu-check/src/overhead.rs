@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cuda::{Cuda, Done, Kernel, Shape};
 use crate::driver::Driver;
-use crate::launcher::Launcher;
+use crate::part_run::PartRun;
 use crate::way::Way;
 
 /// Launches that are timed together: few enough for the driver's queue.
@@ -96,27 +96,38 @@ pub(crate) struct Overhead {
     pub(crate) limited_ns: f64,
 }
 
-/// Measures `rounds` times in each way, interleaved.
-pub(crate) fn compare(launcher: &Launcher, rounds: usize) -> anyhow::Result<Vec<Overhead>> {
+/// Measures `rounds` times in each way, interleaved. A way that has failed is not measured again.
+pub(crate) fn compare(run: &mut PartRun, rounds: usize) -> Vec<Overhead> {
     let mut seen: BTreeMap<(String, Way), Vec<f64>> = BTreeMap::new();
-    for _ in 0..rounds {
+    let mut failed = Vec::new();
+    for round in 1..=rounds {
         for way in Way::ALL {
-            let figures: Figures = launcher.run(way.share(&launcher.limits).as_ref(), &["overhead"])?;
-            for (call, ns) in figures {
-                seen.entry((call, way)).or_default().push(ns);
+            if failed.contains(&way) || !run.begins(&format!("round {round} of {rounds}, {way}")) {
+                continue;
+            }
+            match run.launcher.run::<Figures>(way.share(&run.launcher.limits).as_ref(), &["overhead"]) {
+                Ok(figures) => {
+                    for (call, ns) in figures {
+                        seen.entry((call, way)).or_default().push(ns);
+                    }
+                }
+                Err(error) => {
+                    run.fails(&format!("costs of calls, {way}"), &error);
+                    failed.push(way);
+                }
             }
         }
     }
     let mut of = |call: &str, way| seen.remove(&(call.to_owned(), way)).map_or(f64::NAN, median);
     let calls = THREADS.map(launch).into_iter().chain([ALLOC_FREE, MEM_INFO, INIT].map(str::to_owned));
-    Ok(calls
+    calls
         .map(|call| Overhead {
             bare_ns: of(&call, Way::Bare),
             unlimited_ns: of(&call, Way::Unlimited),
             limited_ns: of(&call, Way::Limited),
             call,
         })
-        .collect())
+        .collect()
 }
 
 /// The median; NaN if there are no values.

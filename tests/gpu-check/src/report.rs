@@ -1,11 +1,15 @@
 //! The check's report: tables for people, JSON for programs. The schema is described in folder/README.txt.
 
-use std::path::Path;
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use serde::Serialize;
 
+use crate::Part;
 use crate::findings::{Figure, Finding, Findings, Verdict};
 use crate::overhead::{Overhead, median};
 use crate::shares::{Compared, Measurement};
@@ -30,6 +34,14 @@ struct Unseen {
 struct PartResult {
     part: &'static str,
     cases: Vec<CaseResult>,
+}
+
+/// Something that was to be measured and was not.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct Broken {
+    part: &'static str,
+    what: String,
+    why: String,
 }
 
 /// The result of a case in one way.
@@ -68,17 +80,32 @@ pub(crate) struct Report {
     pub(crate) shares: Option<Vec<Compared>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) torch: Option<Torch>,
+    /// The measurements that failed, and the parts that took too long.
+    broken: Vec<Broken>,
+    /// The parts that were asked for and have not run, or not to their end.
+    parts_left: Vec<&'static str>,
     /// The checks that were not possible, with their reasons.
     unseen: Vec<Unseen>,
     /// The failed expectations; set when the report is written.
     failures: Vec<String>,
-    /// Whether there is no failure; set when the report is written.
+    /// Whether there is no failure, and no part is left; set when the report is written.
     holds: bool,
+    /// The report's file.
+    #[serde(skip)]
+    path: PathBuf,
 }
 
 impl Report {
-    /// An empty report.
-    pub(crate) fn new(device: Probe, limits: Limits, quick: bool, share_points: f64, now: SystemTime) -> Report {
+    /// An empty report, to be written to `path`. The `parts` are still to be run.
+    pub(crate) fn new(
+        path: &Path,
+        parts: &[Part],
+        device: Probe,
+        limits: Limits,
+        quick: bool,
+        share_points: f64,
+    ) -> Report {
+        let now = SystemTime::now();
         let first_line = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -97,9 +124,12 @@ impl Report {
             overhead: None,
             shares: None,
             torch: None,
+            broken: Vec::new(),
+            parts_left: parts.iter().map(|part| part.name()).collect(),
             unseen: Vec::new(),
             failures: Vec::new(),
             holds: false,
+            path: path.to_owned(),
         }
     }
 
@@ -108,20 +138,52 @@ impl Report {
         self.unseen.push(Unseen { what: what.to_owned(), why });
     }
 
-    /// Adds a part, and prints it.
-    pub(crate) fn add(&mut self, part: &'static str, cases: Vec<CaseResult>) {
-        let mut rows = vec![vec![part.to_owned(), "way".to_owned(), "findings".to_owned()]];
-        for CaseResult { case, way, findings } in &cases {
+    /// Adds a case's result in one way.
+    pub(crate) fn add(&mut self, part: Part, case: CaseResult) {
+        if part == Part::Conformance {
+            self.conformance.push(case);
+            return;
+        }
+        match self.parts.last_mut() {
+            Some(last) if last.part == part.name() => last.cases.push(case),
+            _ => self.parts.push(PartResult { part: part.name(), cases: vec![case] }),
+        }
+    }
+
+    /// Adds that `what` could not be measured, and why.
+    pub(crate) fn add_broken(&mut self, part: Part, what: String, why: String) {
+        self.broken.push(Broken { part: part.name(), what, why });
+    }
+
+    /// Notes that `part` has run, and prints its results.
+    pub(crate) fn end_part(&mut self, part: Part) {
+        self.parts_left.retain(|left| *left != part.name());
+        match part {
+            Part::Conformance => self.print_conformance(),
+            Part::Overhead => self.print_overhead(),
+            Part::Shares | Part::Simulated => self.print_shares(),
+            Part::Torch => self.print_torch(),
+            _ => self.print_cases(part),
+        }
+        for Broken { what, why, .. } in self.broken.iter().filter(|broken| broken.part == part.name()) {
+            println!("  FAILS   {what}: {why}");
+        }
+    }
+
+    /// Prints a part that consists of cases.
+    fn print_cases(&self, part: Part) {
+        let cases = || self.parts.iter().filter(|of| of.part == part.name()).flat_map(|of| &of.cases);
+        let mut rows = vec![vec![part.name().to_owned(), "way".to_owned(), "findings".to_owned()]];
+        for CaseResult { case, way, findings } in cases() {
             rows.push(vec![case.clone(), way.to_string(), summary(findings)]);
         }
         print_table(&rows);
-        for CaseResult { case, way, findings } in &cases {
+        for CaseResult { case, way, findings } in cases() {
             for Figure { what, value, unit } in &findings.figures {
                 println!("  {case}, {way}: {what}: {value:.2} {unit}");
             }
             print_exceptions(&format!("{case}, {way}"), findings);
         }
-        self.parts.push(PartResult { part, cases });
     }
 
     /// All findings, with their place.
@@ -153,7 +215,8 @@ impl Report {
 
     /// The failed expectations.
     fn failures(&self) -> Vec<String> {
-        let mut failures = Vec::new();
+        let broken = self.broken.iter().map(|Broken { part, what, why }| format!("{part}: {what}: {why}"));
+        let mut failures: Vec<String> = broken.collect();
         for (where_, findings) in self.all_findings() {
             let failed = findings.findings.iter().filter(|finding| finding.verdict == Verdict::Fails);
             failures.extend(failed.map(|Finding { what, saw, .. }| format!("{where_}: {what}: {saw}")));
@@ -172,18 +235,29 @@ impl Report {
         failures
     }
 
-    /// Whether no expectation has failed.
+    /// Whether all parts have run and no expectation has failed.
     pub(crate) fn holds(&self) -> bool {
-        self.failures().is_empty()
+        self.parts_left.is_empty() && self.failures().is_empty()
     }
 
-    /// Writes everything to `path`.
-    pub(crate) fn write(&mut self, path: &Path) -> anyhow::Result<()> {
+    /// Replaces the report's file, so that it is whole at every moment.
+    pub(crate) fn write(&mut self) -> anyhow::Result<()> {
         self.failures = self.failures();
         self.unseen = self.all_unseen();
-        self.holds = self.failures.is_empty();
-        let text = serde_json::to_string_pretty(self)?;
-        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+        self.holds = self.holds();
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        let written = if self.is_replaceable() { replace(&self.path, &text) } else { fs::write(&self.path, &text) };
+        written.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    /// Writes the report while parts are still to be run, unless it goes to something like a pipe.
+    pub(crate) fn save(&mut self) -> anyhow::Result<()> {
+        if self.is_replaceable() { self.write() } else { Ok(()) }
+    }
+
+    /// Whether the report's file can be replaced by another one. A pipe or a device cannot.
+    fn is_replaceable(&self) -> bool {
+        fs::metadata(&self.path).map_or(true, |file| file.is_file())
     }
 
     /// Prints the device and the settings of the check.
@@ -205,7 +279,7 @@ impl Report {
     }
 
     /// Prints the conformance cases and all failures.
-    pub(crate) fn print_conformance(&self) {
+    fn print_conformance(&self) {
         let mut rows = vec![vec!["conformance".to_owned()]];
         rows[0].extend(Way::ALL.iter().map(Way::to_string));
         for result in &self.conformance {
@@ -224,7 +298,7 @@ impl Report {
     }
 
     /// Prints the costs of calls.
-    pub(crate) fn print_overhead(&self) {
+    fn print_overhead(&self) {
         let head = ["overhead per call, ns", "bare", "unlimited", "added", "ratio", "limited", "added", "ratio"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for Overhead { call, bare_ns, unlimited_ns, limited_ns } in self.overhead.iter().flatten() {
@@ -238,7 +312,7 @@ impl Report {
     }
 
     /// Prints the shares of device time, and the difference between the device and the simulated GPU.
-    pub(crate) fn print_shares(&self) {
+    fn print_shares(&self) {
         let head = [
             "share of device time",
             "beside",
@@ -281,7 +355,7 @@ impl Report {
     }
 
     /// Prints the findings with PyTorch.
-    pub(crate) fn print_torch(&mut self) {
+    fn print_torch(&mut self) {
         let Some(torch) = &self.torch else { return };
         if !torch.skipped.is_empty() {
             println!("\nPyTorch: not looked at: {}", torch.skipped);
@@ -326,6 +400,16 @@ impl Report {
         println!("\nFAIL: {} of what was looked at does not hold:", failures.len());
         failures.iter().for_each(|failure| println!("  {failure}"));
     }
+}
+
+/// Replaces the file at `path` by one that contains `text`.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Like those of any new file, of which the process's mask is taken off.
+    let mut new = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(dir)?;
+    new.write_all(text.as_bytes())?;
+    new.persist(path)?;
+    Ok(())
 }
 
 fn count(findings: &Findings, verdict: Verdict) -> usize {

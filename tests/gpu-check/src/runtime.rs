@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::Deserialize;
 
 use crate::findings::Findings;
-use crate::launcher::{Launcher, Running};
+use crate::launcher::Launcher;
+use crate::part_run::PartRun;
 use crate::way::Way;
 
 const SOURCE: &str = "check_runtime.cu";
@@ -24,16 +25,18 @@ struct Said {
 }
 
 /// Builds and runs the program with each kind of library. Shares may be off by `points`.
-pub(crate) fn check(launcher: &Launcher, programs: &Path, quick: bool, points: f64) -> Vec<(String, Findings)> {
-    ["static", "shared"]
-        .map(|library| {
-            let mut findings = Findings::default();
-            if let Err(error) = check_kind(launcher, programs, library, quick, points, &mut findings) {
-                findings.expect("the program can be built and run", false, format!("{error:#}"));
-            }
-            (format!("the {library} runtime library"), findings)
-        })
-        .into()
+pub(crate) fn check(run: &mut PartRun, programs: &Path, quick: bool, points: f64) {
+    for library in ["static", "shared"] {
+        let name = format!("the {library} runtime library");
+        if !run.begins(&name) {
+            continue;
+        }
+        let mut findings = Findings::default();
+        if let Err(error) = check_kind(&run.launcher, programs, library, quick, points, &mut findings) {
+            findings.expect("the program can be built and run", false, format!("{error:#}"));
+        }
+        run.add(&name, Way::Limited, findings);
+    }
 }
 
 fn check_kind(
@@ -45,7 +48,7 @@ fn check_kind(
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let Some(program) = build(&programs.join(SOURCE), dir.path(), library)? else {
+    let Some(program) = build(launcher, &programs.join(SOURCE), dir.path(), library)? else {
         findings.skip("a program of the CUDA runtime", format!("{COMPILER} is not installed"));
         return Ok(());
     };
@@ -53,7 +56,7 @@ fn check_kind(
     let run = |way: Way| -> anyhow::Result<Said> {
         let limit_bytes = if way == Way::Limited { launcher.limits.memory_bytes } else { 0 };
         let args = [seconds, &limit_bytes.to_string()];
-        Running::start(launcher.command(way.share(&launcher.limits).as_ref(), &program, &args))?.answer()
+        launcher.start_command(launcher.command(way.share(&launcher.limits).as_ref(), &program, &args))?.answer()
     };
     let [bare, unlimited, limited] = [run(Way::Bare)?, run(Way::Unlimited)?, run(Way::Limited)?];
     findings.figure("version of the library", f64::from(bare.runtime_version), "");
@@ -80,16 +83,13 @@ fn check_kind(
 }
 
 /// Builds the program; `None` if there is no compiler.
-fn build(source: &Path, dir: &Path, library: &str) -> anyhow::Result<Option<PathBuf>> {
+fn build(launcher: &Launcher, source: &Path, dir: &Path, library: &str) -> anyhow::Result<Option<PathBuf>> {
     if Command::new(COMPILER).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         return Ok(None);
     }
     let program = dir.join("check_runtime");
     let mut compiler = Command::new(COMPILER);
     compiler.args(["-O1", "-cudart", library, "-o"]).arg(&program).arg(source);
-    let built = compiler.output().with_context(|| format!("cannot run {COMPILER}"))?;
-    if !built.status.success() {
-        bail!("{COMPILER}: {}", String::from_utf8_lossy(&built.stderr));
-    }
+    launcher.start_command(compiler)?.last_line().context(COMPILER)?;
     Ok(Some(program))
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
 use crate::findings::Findings;
 use crate::launcher::{Launcher, Running};
+use crate::part_run::PartRun;
 use crate::way::{Share, Way};
 
 /// The script that does the work, in the programs' directory.
@@ -54,14 +55,18 @@ pub(crate) struct Run {
 
 /// Runs the script in each way. In the limited slice the work must be the slice's share, with an error of at most
 /// `points`.
-pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64, quick: bool, points: f64) -> Torch {
-    let script = programs.join(SCRIPT);
-    if let Err(why) = usable(&script) {
-        return Torch { skipped: why, ..Torch::default() };
+pub(crate) fn check(run: &mut PartRun, programs: &Path, quick: bool, points: f64) {
+    let (script, launcher) = (programs.join(SCRIPT), run.launcher.clone());
+    if let Err(why) = usable(&launcher, &script) {
+        run.report.torch = Some(Torch { skipped: why, ..Torch::default() });
+        return;
     }
-    let limit_bytes = LIMITED_MEMORY_BYTES_MAX.min(memory_bytes / 2);
+    let limit_bytes = LIMITED_MEMORY_BYTES_MAX.min(run.report.device.memory_bytes / 2);
     let mut torch = Torch::default();
     for way in Way::ALL {
+        if !run.begins(&way.to_string()) {
+            continue;
+        }
         let share = match way {
             Way::Limited => Some(Share::new(launcher.limits.core_percent, limit_bytes)),
             _ => way.share(&launcher.limits),
@@ -69,20 +74,22 @@ pub(crate) fn check(launcher: &Launcher, programs: &Path, memory_bytes: u64, qui
         let (name, seconds) = (way.to_string(), if quick { "2" } else { "10" });
         let args = [script.to_string_lossy().into_owned(), name, seconds.to_owned(), limit_bytes.to_string()];
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let ran =
-            Running::start(launcher.command(share.as_ref(), Path::new("python3"), &args)).and_then(Running::answer);
-        let mut run: Run = ran.unwrap_or_else(|error| {
+        let command = launcher.command(share.as_ref(), Path::new("python3"), &args);
+        let ran = launcher.start_command(command).and_then(Running::answer);
+        let mut got: Run = ran.unwrap_or_else(|error| {
             let mut findings = Findings::default();
             findings.expect("the script runs to its end", false, format!("{error:#}"));
             Run { findings, rates: Rates::default() }
         });
         if let Some(bare) = torch.ways.get(&Way::Bare) {
-            run.findings.compare(&bare.findings);
+            got.findings.compare(&bare.findings);
         }
-        torch.ways.insert(way, run);
+        torch.ways.insert(way, got);
+        run.report.torch = Some(torch.clone());
+        run.save();
     }
     judge_share(&mut torch, f64::from(launcher.limits.core_percent), points);
-    torch
+    run.report.torch = Some(torch);
 }
 
 /// Judges work that keeps the device busy: it must get exactly the slice's share. Steps that the host launches kernel
@@ -109,16 +116,18 @@ fn judge_share(torch: &mut Torch, wanted_percent: f64, points: f64) {
 }
 
 /// Checks that there is a PyTorch that can use the device.
-fn usable(script: &Path) -> Result<(), String> {
+fn usable(launcher: &Launcher, script: &Path) -> Result<(), String> {
     if !script.exists() {
         return Err(format!("{} does not exist", script.display()));
     }
     let mut python = Command::new("python3");
-    python.args(["-c", "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"]);
-    match python.stdout(Stdio::null()).stderr(Stdio::null()).status() {
+    python.args(["-c", "import json, torch; print(json.dumps(torch.cuda.is_available()))"]);
+    match launcher.start_command(python) {
         Err(_) => Err("python3 is not installed".to_owned()),
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) if status.code() == Some(3) => Err("PyTorch cannot use the device".to_owned()),
-        Ok(_) => Err("PyTorch is not installed".to_owned()),
+        Ok(running) => match running.answer::<bool>() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("PyTorch cannot use the device".to_owned()),
+            Err(error) => Err(format!("PyTorch is not installed: {error:#}")),
+        },
     }
 }

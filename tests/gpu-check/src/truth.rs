@@ -9,14 +9,17 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::launcher::Launcher;
+use crate::children;
+use crate::launcher::{Deadline, Launcher};
 use crate::nvml::Nvml;
 
 /// Tolerance for memory that the driver takes for a process but lists for none, and for memory that it takes and
 /// releases within a call.
 pub(crate) const SLACK_BYTES: u64 = 64 << 20;
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+/// The longest time until a watch answers, and the longest after the part's deadline.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const LATE_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const READY: &str = "watching";
 
 /// The results of watching a device's memory.
@@ -39,6 +42,7 @@ impl Seen {
 pub(crate) struct Watch {
     child: Child,
     lines: mpsc::Receiver<String>,
+    deadline: Deadline,
 }
 
 impl Watch {
@@ -46,15 +50,15 @@ impl Watch {
     pub(crate) fn begin(launcher: &Launcher) -> anyhow::Result<Watch> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", "watch", &launcher.device_uuid]).envs(launcher.environment.iter().cloned());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a watch")?;
+        let mut child = children::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let output = BufReader::new(child.stdout.take().context("no pipe")?);
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             // Sending fails when the watch has been dropped.
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        let watch = Watch { child, lines };
-        match watch.lines.recv_timeout(ANSWER_TIMEOUT) {
+        let watch = Watch { child, lines, deadline: launcher.deadline };
+        match watch.answer() {
             Ok(line) if line == READY => Ok(watch),
             said => bail!("the watch over the device's memory does not begin: {said:?}"),
         }
@@ -63,16 +67,19 @@ impl Watch {
     /// Ends the watch, and returns its observations.
     pub(crate) fn end(mut self) -> anyhow::Result<Seen> {
         drop(self.child.stdin.take());
-        let line = self.lines.recv_timeout(ANSWER_TIMEOUT).context("the watch over the device's memory hangs")?;
+        let line = self.answer().context("the watch over the device's memory hangs")?;
         Ok(serde_json::from_str(&line)?)
+    }
+
+    /// The next line that the watch's process says.
+    fn answer(&self) -> Result<String, mpsc::RecvTimeoutError> {
+        self.lines.recv_timeout(self.deadline.left().clamp(LATE_ANSWER_TIMEOUT, ANSWER_TIMEOUT))
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Fails if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        children::end(&mut self.child, Duration::ZERO);
     }
 }
 

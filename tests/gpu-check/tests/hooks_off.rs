@@ -1,32 +1,20 @@
 //! The check must fail where slices are not enforced: without the shim, and with a shim whose hooks do not limit
 //! launches or memory.
 
+mod common;
+
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
 use aliquot_harness::{HostProgram, SimulatedGpu, artifacts};
+use common::{programs, texts, with_each_slice};
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// Allowed error of shares in percentage points. It is large because machines that run tests are busy. Without a launch
 /// hook the error is 50 and more.
 const SHARE_TOLERANCE: &str = "20";
-
-/// A directory of programs for the check, in which `aliquot` is the shell script `script`. `$real` is the real program.
-fn programs(script: &str) -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("aliquot");
-    let text = format!("#!/bin/sh\nreal='{}'\n{script}\n", artifacts::cli().display());
-    // Written by another process: a child that another thread is just starting could inherit a descriptor that is open
-    // for writing.
-    let mut write = Command::new("sh");
-    write.args(["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", &text]).arg(&path);
-    assert!(write.status().unwrap().success());
-    symlink(artifacts::manager(), dir.path().join("aliquot-manager")).unwrap();
-    dir
-}
 
 /// Runs the check with these arguments. Returns whether all expectations hold, and the failures.
 fn check(gpu: &SimulatedGpu, programs: &Path, args: &[&str]) -> (bool, Vec<String>) {
@@ -40,8 +28,7 @@ fn check(gpu: &SimulatedGpu, programs: &Path, args: &[&str]) -> (bool, Vec<Strin
     let results: Value = serde_json::from_str(&text).unwrap();
     let holds = results["holds"].as_bool().unwrap();
     assert_eq!(outcome.status.code(), Some(if holds { 0 } else { 1 }), "{outcome:?}");
-    let failures = results["failures"].as_array().unwrap().iter();
-    (holds, failures.map(|failure| failure.as_str().unwrap().to_owned()).collect())
+    (holds, texts(&results["failures"]))
 }
 
 const CAP: [&str; 4] = ["--only", "conformance", "--case", "cap"];
@@ -52,13 +39,7 @@ const SHARES: [&str; 2] = ["--only", "shares"];
 fn with_hooks_that_pass(variant: &str, passes: &str) -> TempDir {
     let passes = format!("-DPASSES={passes}");
     let library = HostProgram::variant("passes_by", variant, &["-shared", "-fPIC", &passes]);
-    // The arguments before `--` come from the check itself and contain no quotes.
-    let script = r#"before=
-while [ "$1" != -- ]; do before="$before '$1'"; shift; done
-shift
-eval "exec '$real' $before -- sh -c 'LD_PRELOAD=\"LIBRARY:\$LD_PRELOAD\" exec \"\$@\"' sh \"\$@\""
-"#;
-    programs(&script.replace("LIBRARY", &library.path().display().to_string()))
+    with_each_slice(&format!(r#"export LD_PRELOAD="{}:$LD_PRELOAD""#, library.path().display()))
 }
 
 #[test]

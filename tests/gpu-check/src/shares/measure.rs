@@ -6,6 +6,7 @@ use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
 use crate::launcher::{Launcher, Running};
+use crate::part_run::PartRun;
 use crate::shares::load::{Load, PIECE_NS, Work, monotonic_ns};
 use crate::shares::series::{Series, Tenant, duration};
 use crate::shares::{MS, SECOND_NS};
@@ -35,22 +36,36 @@ pub(crate) struct Measurement {
 }
 
 impl Series {
-    /// Measures all cases. Calls `progress` before each.
-    pub(crate) fn measure(&self, launcher: &Launcher, progress: impl Fn(&str)) -> anyhow::Result<Vec<Measurement>> {
+    /// Measures all cases with the workers of `launcher`, as a part of `run`. Calls `note` with each case's results.
+    pub(crate) fn measure(
+        &self,
+        run: &mut PartRun,
+        launcher: &Launcher,
+        mut note: impl FnMut(&mut PartRun, Vec<Measurement>),
+    ) {
         let mut rates = Rates { series: self, launcher, full: Vec::new() };
-        let mut measured = Vec::new();
+        let mut measure = |step: &str, measured: &mut dyn FnMut(&mut Rates) -> anyhow::Result<Vec<Measurement>>| {
+            if !run.begins(step) {
+                return;
+            }
+            match measured(&mut rates) {
+                Ok(measured) => note(run, measured),
+                Err(error) => run.fails(step, &error),
+            }
+            run.save();
+        };
         for case in &self.cases {
-            let names: Vec<&str> = case.iter().map(|tenant| tenant.name.as_str()).collect();
-            progress(&names.join(" beside "));
-            measured.extend(rates.shares(case)?);
+            let name = |tenant: &Tenant| format!("{} % {}", tenant.request_percent, tenant.name);
+            let names: Vec<String> = case.iter().map(name).collect();
+            measure(&names.join(" beside "), &mut |rates| rates.shares(case));
         }
         if self.arithmetic {
-            progress("halves of arithmetic");
-            let load = rates.arithmetic()?;
-            let name = format!("arithmetic, {} a kernel", duration(load.kernel_ns));
-            measured.extend(rates.shares(&[50, 50].map(|percent| Tenant::new(percent, name.clone(), load.clone())))?);
+            measure("halves of arithmetic", &mut |rates| {
+                let load = rates.arithmetic()?;
+                let name = format!("arithmetic, {} a kernel", duration(load.kernel_ns));
+                rates.shares(&[50, 50].map(|percent| Tenant::new(percent, name.clone(), load.clone())))
+            });
         }
-        Ok(measured)
     }
 }
 
