@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use aliquot_harness::{HostProgram, SimulatedGpu, artifacts};
+use aliquot_harness::{HostProgram, SimulatedGpu, artifacts, wait};
 use common::{programs, texts, with_each_slice};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -50,14 +50,26 @@ fn with_every_hook_in_force_the_cap_holds() {
 }
 
 #[test]
+fn with_every_hook_in_force_the_shares_hold() {
+    let gpu = SimulatedGpu::new();
+    let real = programs(r#"exec "$real" "$@""#);
+    // A machine that runs tests can be too busy for a right share.
+    wait::in_one_of_a_few(|| match check(&gpu, real.path(), &SHARES) {
+        (true, _) => Ok("all shares hold".to_owned()),
+        (false, failures) => Err(format!("{failures:?}")),
+    });
+}
+
+#[test]
 fn with_no_shim_at_all_it_fails() {
     let gpu = SimulatedGpu::new();
     let bare = programs(r#"while [ "$1" != -- ]; do shift; done; shift; exec "$@""#);
-    let (holds, failures) = check(&gpu, bare.path(), &CAP);
-    assert!(
-        !holds && failures.iter().any(|failure| failure.contains("by the driver the slice took no more")),
-        "{failures:?}"
-    );
+    for (part, fails) in
+        [(&CAP[..], "by the driver the slice took no more"), (&SHARES[..], "kernels of 1 ms beside nothing")]
+    {
+        let (holds, failures) = check(&gpu, bare.path(), part);
+        assert!(!holds && failures.iter().any(|failure| failure.contains(fails)), "{fails}: {failures:?}");
+    }
 }
 
 #[test]
@@ -79,6 +91,20 @@ fn with_a_memory_hook_that_passes_it_fails() {
     let (holds, failures) = check(&gpu, programs.path(), &CAP);
     let said = |text: &str| failures.iter().any(|failure| failure.contains(text));
     assert!(!holds && said("comes to an end") && said("by the driver the slice took no more"), "{failures:?}");
+}
+
+#[test]
+fn with_only_a_pool_hook_that_passes_it_fails() {
+    let gpu = SimulatedGpu::new();
+    let programs =
+        with_hooks_that_pass("pools.so", r#""cuMemAllocAsync","cuMemAllocFromPool","cuMemFreeAsync","cuMemPool""#);
+    let (holds, failures) = check(&gpu, programs.path(), &CAP);
+    let said = |text: &str| failures.iter().any(|failure| failure.contains(text));
+    assert!(!holds && said("by the driver the slice took no more"), "{failures:?}");
+    for function in ["cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync"] {
+        assert!(said(&format!("{function}: the slice's memory comes to an end")), "{function}: {failures:?}");
+    }
+    assert!(!said("cuMemAlloc: "), "{failures:?}");
 }
 
 #[test]

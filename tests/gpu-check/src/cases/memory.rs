@@ -2,14 +2,13 @@
 
 mod kinds;
 
-pub(in crate::cases) use kinds::allocation_properties;
+pub(in crate::cases) use kinds::{KINDS, Kind, allocation_properties};
 
 use aliquot_abi::cuda::CUresult;
 
 use crate::findings::Findings;
 use crate::scene::{ROUNDING_BYTES, Scene, is_about};
 use crate::way::Way;
-use kinds::{KINDS, Kind};
 
 /// Bytes that are allocated where there is no limit.
 const SAMPLE_BYTES: u64 = 64 << 20;

@@ -10,23 +10,23 @@ use aliquot_abi::cuda::{
 use crate::cuda::{Cuda, CudaError, Done, call};
 
 /// A kind of memory.
-pub(super) struct Kind {
+pub(in crate::cases) struct Kind {
     /// The function that allocates it.
-    pub(super) name: &'static str,
+    pub(in crate::cases) name: &'static str,
     /// Sizes must be multiples of this.
-    pub(super) granule_bytes: u64,
+    pub(in crate::cases) granule_bytes: u64,
     /// The driver may take this much more than the calculated size.
-    pub(super) slack_bytes: u64,
+    pub(in crate::cases) slack_bytes: u64,
     /// The number and name of the device attribute that tells whether the device has such memory.
     needs: Option<(c_uint, &'static str)>,
     /// Allocates a number of bytes.
-    pub(super) take: fn(&Cuda, u64) -> Done<Held>,
+    pub(in crate::cases) take: fn(&Cuda, u64) -> Done<Held>,
 }
 
 /// Allocated memory.
-pub(super) struct Held {
+pub(in crate::cases) struct Held {
     /// Frees the memory.
-    pub(super) give_back: Box<dyn FnOnce(&Cuda) -> Done>,
+    pub(in crate::cases) give_back: Box<dyn FnOnce(&Cuda) -> Done>,
 }
 
 impl Held {
@@ -36,8 +36,13 @@ impl Held {
 }
 
 impl Kind {
+    /// Whether it is laid out as an array, which takes an unknown amount of memory beside its elements.
+    pub(in crate::cases) fn is_array(&self) -> bool {
+        self.slack_bytes == ARRAY_SLACK_BYTES
+    }
+
     /// Why the device has no such memory; `None` if it has.
-    pub(super) fn missing(&self, cuda: &Cuda) -> Option<String> {
+    pub(in crate::cases) fn missing(&self, cuda: &Cuda) -> Option<String> {
         let (attribute, name) = self.needs?;
         match cuda.attribute(attribute) {
             Ok(0) => Some(format!("the device has no {name}")),
@@ -68,7 +73,7 @@ const VIRTUAL_MEMORY: Option<(c_uint, &str)> = Some((102, "virtual memory manage
 const POOLS: Option<(c_uint, &str)> = Some((115, "memory pools"));
 
 /// All kinds of memory.
-pub(super) const KINDS: &[Kind] = &[
+pub(in crate::cases) const KINDS: &[Kind] = &[
     Kind { name: "cuMemAlloc", granule_bytes: 1, slack_bytes: PAGE_SLACK_BYTES, needs: None, take: alloc },
     Kind { name: "cuMemAllocPitch", granule_bytes: MIB, slack_bytes: PAGE_SLACK_BYTES, needs: None, take: alloc_pitch },
     Kind {
