@@ -3,7 +3,8 @@
 Called by aliquot-gpu-check as `check_torch.py WAY SECONDS LIMIT_BYTES`, where WAY is bare, unlimited or limited. LIMIT_BYTES is the
 memory limit of the limited slice: the cap is judged by this number, never by PyTorch's own figures. The last line of the output is
 JSON: the findings, the answers that must be the same in all three ways, and the work in a second: training steps launched
-one by one, the same as CUDA graphs, and sums over much memory, which keep the device busy even if the host is slow.
+one by one, the same as CUDA graphs, sums over much memory, which keep the device busy even if the host is slow, and blocks of
+memory that two streams use.
 """
 
 import json
@@ -169,17 +170,26 @@ def check_compiled():
             expect(f"torch.compile in mode {mode} runs", False, repr(error)[:500])
 
 
-def check_streams():
+def shared_blocks_per_second(seconds):
     """Memory that a side stream uses: the allocator asks events until that stream is done with it."""
     side = torch.cuda.Stream()
-    for _ in range(200):
-        block = torch.randn(1 << 18, device="cuda")
-        with torch.cuda.stream(side):
-            block.mul_(2)
-        block.record_stream(side)
-        del block
     torch.cuda.synchronize()
-    expect("memory that two streams use is used again", torch.cuda.memory_reserved() < 1 << 30)
+    reserved = torch.cuda.memory_reserved()
+    start = time.monotonic()
+    blocks = 0
+    while time.monotonic() - start < seconds:
+        for _ in range(200):
+            block = torch.randn(1 << 18, device="cuda")
+            with torch.cuda.stream(side):
+                block.mul_(2)
+            block.record_stream(side)
+            del block
+        blocks += 200
+        torch.cuda.synchronize()
+    rate = blocks / (time.monotonic() - start)
+    more = torch.cuda.memory_reserved() - reserved
+    expect("memory that two streams use is used again", more < 1 << 30, f"{more} bytes more are reserved")
+    return rate
 
 
 def check_workers():
@@ -191,20 +201,49 @@ def check_profiler():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         torch.randn(512, 512, device="cuda") @ torch.randn(512, 512, device="cuda")
         torch.cuda.synchronize()
-    expect("the profiler sees kernels", len(profile.key_averages()) > 0)
+    events = profile.key_averages()
+    expect("the profiler sees kernels", len(events) > 0)
+    # The attribute's name before PyTorch 2.4 is the second one.
+    times = [getattr(event, "device_time_total", 0) or getattr(event, "cuda_time_total", 0) for event in events]
+    expect("the profiler sees how long they ran", sum(times) > 0, f"{sum(times)} us")
 
 
-def check_allocators():
-    """Other ways in which PyTorch takes memory, each in a process of its own in the same slice."""
-    program = (
-        "import torch\nx = torch.randn(1 << 20, device='cuda')\n"
-        "for n in range(1, 20): y = torch.randn(n << 18, device='cuda'); del y\n"
-        "torch.cuda.synchronize(); assert x.numel() == 1 << 20"
-    )
+# Takes memory until there is no more, or twice the limit. Its last line of output is the number of bytes.
+FILL = """
+import sys
+import torch
+
+limit_bytes, chunk_bytes = int(sys.argv[1]), int(sys.argv[2])
+x = torch.randn(1 << 20, device="cuda")
+for n in range(1, 20):
+    y = torch.randn(n << 18, device="cuda")
+    del y
+torch.cuda.synchronize()
+assert x.numel() == 1 << 20
+chunks = []
+try:
+    while limit_bytes and len(chunks) * chunk_bytes <= 2 * limit_bytes:
+        chunks.append(torch.zeros(chunk_bytes, dtype=torch.uint8, device="cuda"))
+    torch.cuda.synchronize()
+except torch.cuda.OutOfMemoryError:
+    pass
+print(len(chunks) * chunk_bytes)
+"""
+
+
+def check_allocators(limit_bytes):
+    """Other ways in which PyTorch takes memory, each in a process of its own in the same slice: up to the limit, if there is one."""
+    torch.cuda.empty_cache()
     for setting in ("expandable_segments:True", "backend:cudaMallocAsync"):
         environment = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=setting)
-        ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        fill = [sys.executable, "-c", FILL, str(limit_bytes), str(CHUNK_BYTES)]
+        ended = subprocess.run(fill, env=environment, capture_output=True, text=True)
         expect(f"PyTorch runs with {setting}", ended.returncode == 0, ended.stderr[-500:])
+        if limit_bytes and ended.returncode == 0:
+            held = int(ended.stdout.split()[-1])
+            expect(f"with {setting} it gets no more than the slice has", held <= limit_bytes, f"{held} bytes of {limit_bytes}")
+            # This process has a context, modules and a part of its memory in the same slice.
+            expect(f"with {setting} it gets most of that", held > limit_bytes // 2, f"{held} bytes of {limit_bytes}")
 
 
 def main():
@@ -215,15 +254,15 @@ def main():
         "steps_per_second": steps_per_second(seconds),
         "graph_steps_per_second": graph_steps_per_second(seconds),
         "sweeps_per_second": sweeps_per_second(seconds),
+        "shared_blocks_per_second": shared_blocks_per_second(seconds),
     }
     check_graph()
     if way == "limited":
         check_cap(limit_bytes)
     if way != "unlimited":
-        check_streams()
         check_workers()
         check_profiler()
-        check_allocators()
+        check_allocators(limit_bytes if way == "limited" else 0)
         check_compiled()
     print(json.dumps({"findings": findings, "answers": answers, **rates}))
 

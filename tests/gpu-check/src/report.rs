@@ -362,7 +362,7 @@ impl Report {
             self.unseen.push(Unseen { what: "PyTorch".to_owned(), why: torch.skipped.clone() });
             return;
         }
-        let head = ["PyTorch", "steps/s", "by graphs", "sweeps/s", "findings"];
+        let head = ["PyTorch", "steps/s", "by graphs", "sweeps/s", "shared blocks/s", "findings"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for (way, run) in &torch.ways {
             rows.push(vec![
@@ -370,14 +370,16 @@ impl Report {
                 format!("{:.1}", run.rates.steps),
                 format!("{:.1}", run.rates.graph_steps),
                 format!("{:.1}", run.rates.sweeps),
+                format!("{:.1}", run.rates.shared_blocks),
                 summary(&run.findings),
             ]);
         }
         print_table(&rows);
-        if let Some(Rates { steps, graph_steps, sweeps }) = torch.limited_percent {
+        if let Some(Rates { steps, graph_steps, sweeps, shared_blocks }) = torch.limited_percent {
             println!(
                 "in the limited slice it does, of what it does without: {sweeps:.1} % of sums that keep the device busy, \
-                 {graph_steps:.1} % of steps as CUDA graphs, {steps:.1} % of steps that the host launches one by one"
+                 {graph_steps:.1} % of steps as CUDA graphs, {steps:.1} % of steps that the host launches one by one, \
+                 {shared_blocks:.1} % of blocks of memory that two streams use"
             );
         }
         for (way, run) in &torch.ways {

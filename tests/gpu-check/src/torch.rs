@@ -40,6 +40,9 @@ pub(crate) struct Rates {
     /// Sums over much memory per second. They keep the device busy without reaching its power limit.
     #[serde(rename = "sweeps_per_second")]
     pub(crate) sweeps: f64,
+    /// Blocks of memory per second that a second stream uses (`record_stream`): the allocator polls events for them.
+    #[serde(rename = "shared_blocks_per_second")]
+    pub(crate) shared_blocks: f64,
 }
 
 /// The script's output.
@@ -102,6 +105,7 @@ fn judge_share(torch: &mut Torch, wanted_percent: f64, points: f64) {
         steps: percent(|rates| rates.steps),
         graph_steps: percent(|rates| rates.graph_steps),
         sweeps: percent(|rates| rates.sweeps),
+        shared_blocks: percent(|rates| rates.shared_blocks),
     };
     let Some(run) = torch.ways.get_mut(&Way::Limited) else { return };
     for (what, percent) in [("sums over much memory", percents.sweeps), ("steps as CUDA graphs", percents.graph_steps)]
