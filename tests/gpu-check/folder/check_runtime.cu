@@ -1,12 +1,13 @@
 // A program of the CUDA runtime: the memory cap, and kernels in a second, by plain launches and by a graph.
 //
 // Built by aliquot-gpu-check with nvcc, once with the static runtime library and once with the shared one, and run as
-// `check_runtime SECONDS LIMIT_BYTES` (0: no limit). Its output is JSON.
+// `check_runtime SECONDS LIMIT_BYTES [WAY]` (0: no limit; WAY: the one way in which it uses the device). Its output is JSON.
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -77,7 +78,55 @@ static void check_cap(size_t limit) {
         cudaFree(each);
 }
 
-int main(int, char **arguments) {
+__global__ void spin(unsigned long long duration_ns) {
+    unsigned long long start, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+    do
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    while (now - start < duration_ns);
+}
+
+// Uses the device in one way only, as src/hooks.rs does by the driver API.
+static int use_device(const std::string &way) {
+    const size_t bytes = 256 << 20;
+    const unsigned long long kernel_ns = 1000000;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t executable = nullptr;
+    void *memory;
+    bool ok = cudaStreamCreate(&stream) == cudaSuccess;
+    if (way == "malloc")
+        ok = ok && cudaMalloc(&memory, bytes) == cudaSuccess;
+    if (way == "malloc-async")
+        ok = ok && cudaMallocAsync(&memory, bytes, stream) == cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess;
+    if (way == "graph") {
+        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+        for (int i = 0; i < 10; i++)
+            spin<<<1, 1, 0, stream>>>(kernel_ns);
+        ok = ok && cudaStreamEndCapture(stream, &graph) == cudaSuccess;
+        ok = ok && cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess;
+    }
+    long launches = 0;
+    for (double start = now(); ok && now() - start < 1;) {
+        if (way == "launch")
+            spin<<<1, 1, 0, stream>>>(kernel_ns);
+        else if (way == "graph")
+            ok = cudaGraphLaunch(executable, stream) == cudaSuccess;
+        else {
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            continue;
+        }
+        ok = ok && cudaStreamSynchronize(stream) == cudaSuccess;
+        launches++;
+    }
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    printf("{\"launches\":%ld}\n", launches);
+    return ok && cudaGetLastError() == cudaSuccess ? 0 : 1;
+}
+
+int main(int count, char **arguments) {
+    if (count > 3)
+        return use_device(arguments[3]);
     double seconds = atof(arguments[1]);
     size_t limit = strtoull(arguments[2], nullptr, 10);
     cudaStream_t stream;

@@ -11,8 +11,9 @@ mod graph_memory;
 mod graphs;
 mod host_memory;
 mod launches;
+mod ledger;
 mod legacy;
-mod lookup;
+pub(crate) mod lookup;
 mod markers;
 mod memory;
 mod multicast;
@@ -24,7 +25,7 @@ mod streams;
 mod views;
 mod virtual_memory;
 
-pub(crate) use processes::{Holder, hold_memory};
+pub(crate) use processes::{Holder, hold_memory, take_memory};
 pub(crate) use sharing::open_shared;
 
 use crate::findings::Findings;
@@ -67,6 +68,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case { name: "sharing", about: "memory that two processes share is charged to who made it", run: sharing::run },
     Case { name: "multicast", about: "multicast objects take no memory of their own", run: multicast::run },
+    Case { name: "ledger", about: "what NVML lists for a process is what its slice is charged", run: ledger::run },
     Case { name: "copies", about: "every form of copy and set moves what it is told to", run: copies::run },
     Case { name: "context", about: "what a context held is free when it is destroyed", run: context::run },
     Case { name: "launches", about: "every form of launch", run: launches::run },

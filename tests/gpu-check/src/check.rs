@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use crate::cases::CASES;
-use crate::deaths::DEATHS;
+use crate::deaths::{self, DEATHS};
 use crate::facts::FACTS;
 use crate::findings::Findings;
 use crate::launcher::{Deadline, Ended, Launcher, Running};
@@ -20,7 +20,7 @@ use crate::simulated::SimulatedGpu;
 use crate::truth::{SLACK_BYTES, Seen, Watch};
 use crate::way::{Limits, Way};
 use crate::workers::{NO_DEVICE, Probe};
-use crate::{Options, Part, frameworks, overhead, runtime, torch};
+use crate::{Options, Part, frameworks, hooks, overhead, runtime, torch};
 
 /// Allowed error of a share, in percentage points.
 const SHARE_POINTS: f64 = 2.0;
@@ -72,6 +72,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         socket: Some(manager.socket().to_owned()),
         limits,
         device_uuid: device.uuid.clone(),
+        slice_name: None,
         environment: Vec::new(),
         deadline: Deadline::after(Duration::ZERO),
     };
@@ -140,6 +141,7 @@ impl Setting<'_> {
             }
             Part::Neighbours => shares::neighbours::measure(run, quick, lead),
             Part::Deaths => deaths(run),
+            Part::Hooks => hooks::check(run),
             Part::Runtime => runtime::check(run, programs, quick, points),
             Part::Torch => torch::check(run, programs, quick, points),
             Part::Frameworks => frameworks::check(run, programs),
@@ -176,7 +178,7 @@ fn facts(run: &mut PartRun) {
     }
 }
 
-/// Runs the cases with killed processes, without a slice and in one that holds the whole device.
+/// Runs the cases with killed processes, without a slice, in one that holds the whole device, and in two.
 fn deaths(run: &mut PartRun) {
     for case in DEATHS {
         for way in [Way::Bare, Way::Unlimited] {
@@ -187,6 +189,7 @@ fn deaths(run: &mut PartRun) {
             }
         }
     }
+    deaths::between_slices(run);
 }
 
 /// Measures shares on the device.

@@ -3,7 +3,10 @@
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::{error, fmt, ptr};
 
-use aliquot_abi::cuda::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream, CUuuid};
+use aliquot_abi::cuda::{
+    CUDA_KERNEL_NODE_PARAMS_V1, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
+    CUgraphNode, CUmodule, CUresult, CUstream, CUuuid,
+};
 
 use crate::driver::Driver;
 
@@ -149,6 +152,38 @@ impl Cuda {
             let parameters = parameters.as_mut_ptr();
             call!(self, cuLaunchKernel(kernel.0, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, none))
         }
+    }
+
+    /// Makes a graph of `count` launches of `kernel`, one after the other.
+    pub(crate) fn graph(&self, kernel: Kernel, shape: Shape, mut parameter: u64, count: u32) -> Done<CUgraphExec> {
+        let (mut graph, mut executable) = (CUgraph::NULL, CUgraphExec::NULL);
+        let mut parameters: [*mut c_void; 1] = [(&raw mut parameter).cast()];
+        let node = CUDA_KERNEL_NODE_PARAMS_V1 {
+            func: kernel.0,
+            grid_dim: [shape.blocks, 1, 1],
+            block_dim: [shape.threads, 1, 1],
+            shared_mem_bytes: 0,
+            kernel_params: parameters.as_mut_ptr(),
+            extra: ptr::null_mut(),
+        };
+        // SAFETY: outputs are live locals; the driver copies the node's parameters, one of eight bytes, in each call.
+        unsafe {
+            call!(self, cuGraphCreate(&mut graph, 0))?;
+            let mut before = CUgraphNode::NULL;
+            for index in 0..count {
+                let mut added = CUgraphNode::NULL;
+                call!(self, cuGraphAddKernelNode(&mut added, graph, &before, usize::from(index > 0), &node))?;
+                before = added;
+            }
+            call!(self, cuGraphInstantiateWithFlags(&mut executable, graph, 0))?;
+        }
+        Ok(executable)
+    }
+
+    /// Launches a graph that is never destroyed.
+    pub(crate) fn launch_graph(&self, graph: CUgraphExec, stream: CUstream) -> Done {
+        // SAFETY: the graph was instantiated and is never destroyed; the driver checks the stream.
+        unsafe { call!(self, cuGraphLaunch(graph, stream)) }
     }
 
     /// Records `event` in `stream`.

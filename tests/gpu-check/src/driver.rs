@@ -1,5 +1,7 @@
 //! The driver's functions, found as a plain program finds them: by `dlopen` and `dlsym`. No CUDA toolkit is needed.
 
+use std::ffi::c_int;
+
 use anyhow::Context;
 use libloading::Library;
 use libloading::os::unix;
@@ -7,12 +9,19 @@ use libloading::os::unix;
 /// The driver's library, by the name that every program uses.
 const LIBRARY: &str = "libcuda.so.1";
 
+/// The CUDA version that brought the forms for per-thread default streams.
+const PER_THREAD_SINCE: c_int = 7000;
+
 /// A line of the table of driver functions, with the names for looking it up.
 pub(crate) struct Line {
     /// The exported symbol.
     pub(crate) symbol: &'static str,
     /// The name for `cuGetProcAddress`.
     pub(crate) name: &'static str,
+    /// The first CUDA version whose programs get this symbol for the name.
+    pub(crate) since: c_int,
+    /// Whether it is the form for per-thread default streams.
+    pub(crate) is_per_thread: bool,
 }
 
 macro_rules! driver {
@@ -61,8 +70,18 @@ macro_rules! driver {
         /// The whole table.
         pub(crate) const TABLE: &[Line] = &[
             $(
-                Line { symbol: concat!(stringify!($symbol), "\0"), name: concat!(stringify!($name), "\0") },
-                $(Line { symbol: concat!(stringify!($per_thread), "\0"), name: concat!(stringify!($name), "\0") },)?
+                Line {
+                    symbol: concat!(stringify!($symbol), "\0"),
+                    name: concat!(stringify!($name), "\0"),
+                    since: $since,
+                    is_per_thread: false,
+                },
+                $(Line {
+                    symbol: concat!(stringify!($per_thread), "\0"),
+                    name: concat!(stringify!($name), "\0"),
+                    since: if $since > PER_THREAD_SINCE { $since } else { PER_THREAD_SINCE },
+                    is_per_thread: true,
+                },)?
             )*
         ];
     };

@@ -3,12 +3,14 @@
 
 mod contexts;
 mod device;
+mod lookup;
 mod markers;
 mod registration;
 mod rounding;
 mod time_slices;
 
 pub(crate) use contexts::ask_stale;
+pub(crate) use markers::overlap;
 pub(crate) use time_slices::watch_gaps;
 
 use std::time::{Duration, Instant};
@@ -20,6 +22,7 @@ use crate::overhead::median;
 /// All facts, in the order in which they are determined.
 pub(crate) const FACTS: &[Case] = &[
     Case { name: "device", about: "what the device and NVML say of themselves", run: device::run },
+    Case { name: "addresses", about: "whether each function has one address, however it is found", run: lookup::run },
     Case { name: "registration", about: "which files\u{2019} pages the device can write into", run: registration::run },
     Case { name: "marker-cost", about: "what a write by the device costs, and an event", run: markers::run },
     Case { name: "contexts", about: "what contexts take, and what a stale one answers", run: contexts::run },

@@ -57,6 +57,8 @@ pub(crate) struct Launcher {
     pub(crate) limits: Limits,
     /// The UUID of the device that is checked.
     pub(crate) device_uuid: String,
+    /// The name of the slices; `None`: each gets a generated one.
+    pub(crate) slice_name: Option<String>,
     /// Additional environment variables of all started programs.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// All workers are ended then.
@@ -78,6 +80,9 @@ impl Launcher {
         }
         command.args(["run", "--gpu-core", &core_percent.to_string()]);
         command.args(["--gpu-core-limit", &core_limit_percent.to_string(), "--gpu-memory", memory]);
+        if let Some(name) = &self.slice_name {
+            command.args(["--name", name]);
+        }
         command.args(["--device", &self.device_uuid, "--"]).arg(program).args(args);
         command
     }
@@ -130,6 +135,11 @@ impl Running {
         let (stdout, stderr) = (child.stdout.take().context("no pipe")?, child.stderr.take().context("no pipe")?);
         let output = [read(stdout, 1), read(stderr, 5)];
         Ok(Running { child, started: Instant::now(), deadline, output })
+    }
+
+    /// Whether the worker has not ended yet.
+    pub(crate) fn is_running(&mut self) -> anyhow::Result<bool> {
+        Ok(self.child.try_wait()?.is_none() && self.started.elapsed() <= TIMEOUT && !self.deadline.has_passed())
     }
 
     /// Waits until the worker ends. Ends one that hangs, which is an error.

@@ -12,6 +12,7 @@
 //!            ├── overhead.rs:   costs of calls
 //!            ├── shares.rs:     shares of device time, on the device and on simulated.rs; two programs side by side
 //!            ├── deaths.rs:     when the memory of a killed process is free again
+//!            ├── hooks.rs:      which ways to use the device show in a slice's usage
 //!            ├── runtime.rs:    programs of the CUDA runtime, if they can be built
 //!            ├── torch.rs:      PyTorch, if it is installed
 //!            └── frameworks.rs: other frameworks and tools, if they are installed
@@ -31,6 +32,7 @@ mod driver;
 mod facts;
 mod findings;
 mod frameworks;
+mod hooks;
 mod launcher;
 mod manager;
 mod nvml;
@@ -119,6 +121,8 @@ enum Part {
     Neighbours,
     /// Processes that are killed.
     Deaths,
+    /// Whether each way to launch and to take memory is seen in a slice's usage.
+    Hooks,
     /// Programs of the CUDA runtime.
     Runtime,
     /// PyTorch.
@@ -143,6 +147,7 @@ impl Part {
             Part::Simulated => "simulated",
             Part::Neighbours => "neighbours",
             Part::Deaths => "deaths",
+            Part::Hooks => "hooks",
             Part::Runtime => "runtime",
             Part::Torch => "torch",
             Part::Frameworks => "frameworks",

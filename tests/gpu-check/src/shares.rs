@@ -17,7 +17,7 @@ pub(crate) mod neighbours;
 mod series;
 
 pub(crate) use compare::{Compared, compare};
-pub(crate) use load::Load;
+pub(crate) use load::{Load, monotonic_ns};
 pub(crate) use measure::Measurement;
 pub(crate) use series::Series;
 

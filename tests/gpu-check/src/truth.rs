@@ -83,6 +83,24 @@ impl Drop for Watch {
     }
 }
 
+/// What NVML lists for process `pid` on the device with `uuid`. Asked in a process without the shim, also in a slice.
+pub(crate) fn listed_bytes(uuid: &str, pid: u32) -> anyhow::Result<u64> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["worker", "listed", uuid, &pid.to_string()]).env_remove("LD_PRELOAD").stdin(Stdio::null());
+    let output = command.output().context("cannot start a process that asks NVML")?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// That process.
+pub(crate) fn listed(uuid: &str, pid: u32) -> anyhow::Result<u64> {
+    let processes = Nvml::open()?.processes(uuid)?;
+    let its = processes.iter().filter(|process| process.pid == pid);
+    Ok(its.map(|process| process.used_gpu_memory).sum())
+}
+
 /// The watch's process: reads the figures until its standard input ends.
 pub(crate) fn watch(uuid: &str) -> anyhow::Result<()> {
     let nvml = Nvml::open()?;

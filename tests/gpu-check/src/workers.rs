@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::cases::{self, CASES, Case};
 use crate::cuda::{Cuda, call};
-use crate::deaths::DEATHS;
+use crate::deaths::{self, DEATHS};
 use crate::driver::Driver;
 use crate::facts::{self, FACTS};
 use crate::findings::Findings;
+use crate::hooks::{self, Use};
 use crate::nvml::Nvml;
 use crate::overhead;
 use crate::scene::Scene;
@@ -39,12 +40,38 @@ pub(crate) enum WorkerCommand {
         /// The device.
         uuid: String,
     },
+    /// Print what NVML lists for a process. Runs without the shim.
+    Listed {
+        /// The device.
+        uuid: String,
+        /// The process.
+        pid: u32,
+    },
     /// Hold memory until standard input ends.
     Hold {
         /// Bytes of device memory.
         bytes: u64,
         /// Bytes of page-locked host memory.
         host_bytes: u64,
+    },
+    /// Hold memory, and be killed.
+    HoldAndDie {
+        /// Bytes of device memory.
+        bytes: u64,
+        /// Bytes of page-locked host memory.
+        host_bytes: u64,
+    },
+    /// Take memory as soon as there is enough.
+    TakeWhenFree {
+        /// Bytes of device memory.
+        bytes: u64,
+        /// `CLOCK_MONOTONIC` in nanoseconds from which to measure.
+        since_ns: u64,
+    },
+    /// Use the device in one way only.
+    Use {
+        /// The way.
+        kind: Use,
     },
     /// Kill a process that holds much memory.
     Death {
@@ -60,6 +87,8 @@ pub(crate) enum WorkerCommand {
     },
     /// Ask about a destroyed context.
     AskStale,
+    /// Time kernels in several streams.
+    Overlap,
     /// Record when a kernel did not run.
     WatchGaps,
     /// Measure the costs of calls.
@@ -95,12 +124,17 @@ pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
     match command {
         WorkerCommand::Probe => return probe(),
         WorkerCommand::Hold { bytes, host_bytes } => cases::hold_memory(*bytes, *host_bytes)?,
+        WorkerCommand::HoldAndDie { bytes, host_bytes } => deaths::hold_and_die(*bytes, *host_bytes)?,
+        WorkerCommand::TakeWhenFree { bytes, since_ns } => say(&deaths::take_when_free(*bytes, *since_ns)?)?,
+        WorkerCommand::Use { kind } => say(&hooks::use_device(*kind)?)?,
         WorkerCommand::Death { name } => say(&case(DEATHS, name, Way::Bare, Limits::with_contexts_of(0))?)?,
         WorkerCommand::OpenShared => cases::open_shared()?,
         WorkerCommand::Case { name, way, limits } => say(&case(CASES, name, *way, *limits)?)?,
         WorkerCommand::Fact { name } => say(&case(FACTS, name, Way::Bare, Limits::with_contexts_of(0))?)?,
         WorkerCommand::AskStale => facts::ask_stale()?,
+        WorkerCommand::Overlap => facts::overlap()?,
         WorkerCommand::WatchGaps => facts::watch_gaps()?,
+        WorkerCommand::Listed { uuid, pid } => say(&truth::listed(uuid, *pid)?)?,
         WorkerCommand::Watch { uuid } => truth::watch(uuid)?,
         WorkerCommand::Overhead => say(&overhead::measure()?)?,
         WorkerCommand::Load(load) => say(&load.run()?)?,

@@ -33,6 +33,18 @@ fn check(gpu: &SimulatedGpu, programs: &Path, args: &[&str]) -> (bool, Vec<Strin
 
 const CAP: [&str; 4] = ["--only", "conformance", "--case", "cap"];
 const SHARES: [&str; 2] = ["--only", "shares"];
+const HOOKS: [&str; 2] = ["--only", "hooks"];
+
+/// Fails unless exactly these ways to use the device are not noticed.
+#[track_caller]
+fn assert_unnoticed(gpu: &SimulatedGpu, programs: &Path, unnoticed: &[&str]) {
+    let (_, failures) = check(gpu, programs, &HOOKS);
+    assert!(!failures.iter().any(|failure| failure.contains("to its end")), "{failures:?}");
+    for way in ["malloc", "malloc-async", "launch", "graph"] {
+        let fails = failures.iter().any(|failure| failure.contains(&format!("limited: {way}: its")));
+        assert_eq!(fails, unnoticed.contains(&way), "{way}: {failures:?}");
+    }
+}
 
 /// The real command line, with a library before the shim that passes functions whose names begin with `passes` directly
 /// to the driver.
@@ -47,6 +59,7 @@ fn with_every_hook_in_force_the_cap_holds() {
     let gpu = SimulatedGpu::new();
     let real = programs(r#"exec "$real" "$@""#);
     assert_eq!(check(&gpu, real.path(), &CAP), (true, Vec::new()));
+    assert_unnoticed(&gpu, real.path(), &[]);
 }
 
 #[test]
@@ -82,6 +95,14 @@ fn with_a_launch_hook_that_passes_it_fails() {
         !holds && failures.iter().any(|failure| failure.contains("kernels of 1 ms beside nothing")),
         "{failures:?}"
     );
+    assert_unnoticed(&gpu, programs.path(), &["launch", "graph"]);
+}
+
+#[test]
+fn with_only_a_graph_hook_that_passes_it_fails() {
+    let gpu = SimulatedGpu::new();
+    let programs = with_hooks_that_pass("graphs.so", r#""cuGraphLaunch""#);
+    assert_unnoticed(&gpu, programs.path(), &["graph"]);
 }
 
 #[test]
@@ -91,6 +112,7 @@ fn with_a_memory_hook_that_passes_it_fails() {
     let (holds, failures) = check(&gpu, programs.path(), &CAP);
     let said = |text: &str| failures.iter().any(|failure| failure.contains(text));
     assert!(!holds && said("comes to an end") && said("by the driver the slice took no more"), "{failures:?}");
+    assert_unnoticed(&gpu, programs.path(), &["malloc", "malloc-async"]);
 }
 
 #[test]
@@ -105,6 +127,7 @@ fn with_only_a_pool_hook_that_passes_it_fails() {
         assert!(said(&format!("{function}: the slice's memory comes to an end")), "{function}: {failures:?}");
     }
     assert!(!said("cuMemAlloc: "), "{failures:?}");
+    assert_unnoticed(&gpu, programs.path(), &["malloc-async"]);
 }
 
 #[test]

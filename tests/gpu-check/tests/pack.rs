@@ -15,7 +15,7 @@ const BYTES_MAX: &str = "1073741824";
 
 const TOLERANCE_POINTS: f64 = 5.0;
 /// All parts of the check.
-const PARTS: &str = "facts,conformance,overhead,shares,simulated,neighbours,deaths,runtime,torch,frameworks";
+const PARTS: &str = "facts,conformance,overhead,shares,simulated,neighbours,deaths,hooks,runtime,torch,frameworks";
 /// Number of runs. A share is wrong if it is wrong in each of them. In a single run, other load may have slowed down
 /// the rate to which the share is compared.
 const RUNS: usize = 4;
@@ -80,7 +80,7 @@ fn the_packed_folder_checks_a_simulated_gpu() {
     assert_eq!(results["conformance"].as_array().unwrap().len(), 2 * 3 + 1);
     let parts = results["parts"].as_array().unwrap().iter();
     let parts: Vec<&str> = parts.map(|part| part["part"].as_str().unwrap()).collect();
-    assert_eq!(parts, ["facts", "neighbours", "deaths", "runtime", "frameworks"]);
+    assert_eq!(parts, ["facts", "neighbours", "deaths", "hooks", "runtime", "frameworks"]);
     // The report names the software that this machine lacks: PyTorch, and the compiler for programs of the CUDA
     // runtime.
     for lacks in ["PyTorch", "a program of the CUDA runtime"] {

@@ -69,7 +69,8 @@ fn every_route_leads_to_the_same_view(scene: &Scene, findings: &mut Findings) ->
     Ok(())
 }
 
-fn by_dlsym(scene: &Scene, symbol: &str) -> Option<*mut c_void> {
+/// The address of `symbol` by `dlsym`.
+pub(crate) fn by_dlsym(scene: &Scene, symbol: &str) -> Option<*mut c_void> {
     // SAFETY: the address is only compared and, for a known symbol, called by its type.
     unsafe { scene.cuda.driver.library.get::<*mut c_void>(symbol.as_bytes()) }
         .ok()
@@ -84,7 +85,8 @@ fn in_process_scope(symbol: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-fn by_proc_address(scene: &Scene, name: &CStr, version: c_int, flags: u64) -> Option<*mut c_void> {
+/// The address that programs for this CUDA version get for `name`.
+pub(crate) fn by_proc_address(scene: &Scene, name: &CStr, version: c_int, flags: u64) -> Option<*mut c_void> {
     proc_address(scene.cuda.driver.cuGetProcAddress_v2?, name, version, flags)
 }
 
@@ -124,11 +126,11 @@ fn total_by(address: *mut c_void) -> Result<u64, CUresult> {
 }
 
 /// The name as a C string.
-fn text(name: &str) -> &CStr {
+pub(crate) fn text(name: &str) -> &CStr {
     CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(UNKNOWN)
 }
 
 /// The name without its closing NUL.
-fn bare(name: &str) -> &str {
+pub(crate) fn bare(name: &str) -> &str {
     name.trim_end_matches('\0')
 }

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::ledger::identity;
-use aliquot_abi::region::{LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, Ledger, SLOTS_MAX};
+use aliquot_abi::region::{LEDGER_FILE, LEDGER_FILE_BYTES, LEDGER_MAGIC, Ledger, SLOTS_MAX, Slot};
 use anyhow::{Context, bail};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
@@ -42,16 +42,14 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
 /// The shim's use of markers in this process, as its slot in the ledger shows it.
 fn markers_of_this_process(scene: &Scene, findings: &mut Findings, by_device: bool) -> anyhow::Result<()> {
     let cuda = &scene.cuda;
-    let ledger = own_ledger()?;
     let (spin, stream) = (cuda.kernel(c"spin_ns")?, cuda.stream()?);
     for _ in 0..20 {
         cuda.launch(spin, Shape::ONE, stream, 1_000_000)?;
     }
     cuda.finish(stream)?;
-    let pid = std::process::id();
-    let slot = (1..SLOTS_MAX).find(|&index| identity(ledger, index).is_some_and(|owner| owner.pid == pid));
+    let slot = own_slot()?;
     findings.expect("this process has a slot in its slice's ledger", slot.is_some(), "");
-    let Some(slot) = slot.and_then(|index| ledger.slots.get(index)) else { return Ok(()) };
+    let Some(slot) = slot else { return Ok(()) };
     // This slice has one device, so one part.
     let device = &slot.devices[0];
     let row = slot.row(0).context("the slot has no row of markers")?;
@@ -72,6 +70,13 @@ fn markers_of_this_process(scene: &Scene, findings: &mut Findings, by_device: bo
         );
     }
     Ok(())
+}
+
+/// This process's slot in its slice's ledger. `None`: it has not used the device.
+pub(in crate::cases) fn own_slot() -> anyhow::Result<Option<&'static Slot>> {
+    let (ledger, pid) = (own_ledger()?, std::process::id());
+    let slot = (1..SLOTS_MAX).find(|&index| identity(ledger, index).is_some_and(|owner| owner.pid == pid));
+    Ok(slot.and_then(|index| ledger.slots.get(index)))
 }
 
 /// The ledger in the directory of the preloaded shim.

@@ -116,6 +116,11 @@ impl Holder {
         Ok(holder)
     }
 
+    /// The id of the process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Kills the process and waits for its end.
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         self.0.kill()?;
@@ -131,15 +136,23 @@ impl Drop for Holder {
     }
 }
 
-/// The second process: allocates memory, and holds it until its standard input ends.
-pub(crate) fn hold_memory(bytes: u64, host_bytes: u64) -> anyhow::Result<()> {
-    let cuda = Cuda::open()?;
-    cuda.allocate(bytes)?;
+/// Takes memory for as long as the process lives.
+pub(crate) fn take_memory(cuda: &Cuda, bytes: u64, host_bytes: u64) -> anyhow::Result<()> {
+    if bytes > 0 {
+        cuda.allocate(bytes)?;
+    }
     if host_bytes > 0 {
         let (mut address, host_bytes) = (std::ptr::null_mut(), usize::try_from(host_bytes)?);
         // SAFETY: the output is a live local.
         unsafe { call!(cuda, cuMemHostAlloc(&mut address, host_bytes, 0))? };
     }
+    Ok(())
+}
+
+/// The second process: allocates memory, and holds it until its standard input ends.
+pub(crate) fn hold_memory(bytes: u64, host_bytes: u64) -> anyhow::Result<()> {
+    let cuda = Cuda::open()?;
+    take_memory(&cuda, bytes, host_bytes)?;
     let mut output = std::io::stdout();
     writeln!(output, "{READY}")?;
     output.flush()?;

@@ -17,6 +17,7 @@ use crate::cases::memory::allocation_properties;
 use crate::cuda::{Cuda, Done, call};
 use crate::findings::Findings;
 use crate::scene::{ROUNDING_BYTES, Scene, answer_name, settled_free};
+use crate::truth::listed_bytes;
 use crate::way::Way;
 
 const BYTES: usize = 128 << 20;
@@ -50,6 +51,8 @@ struct Seen {
     /// Free bytes without the memory, and with it.
     free_without: u64,
     free_with: u64,
+    /// What NVML lists for the second process more with the memory; absent if it cannot be asked.
+    listed_more: Option<u64>,
     /// The result of closing the memory.
     closed: String,
 }
@@ -182,6 +185,10 @@ fn opened_elsewhere(scene: &Scene, findings: &mut Findings, how: &str, shared: S
         return Ok(());
     }
     findings.expect(format!("{how}: the other process reads what this one wrote"), seen.is_right, "");
+    if let Some(bytes) = seen.listed_more {
+        let what = format!("{how}: more listed by NVML for the process that opens it");
+        findings.figure(what, bytes as f64 / f64::from(1 << 20), "MiB");
+    }
     if scene.way == Way::Limited {
         let charged = seen.free_without.saturating_sub(seen.free_with);
         findings.expect(
@@ -216,12 +223,17 @@ pub(crate) fn open_shared() -> anyhow::Result<()> {
     let shared: Shared = serde_json::from_reader(std::io::stdin())?;
     let cuda = &Cuda::open()?;
     let free_without = settled_free(cuda)?;
+    let (uuid, pid) = (cuda.uuid()?, std::process::id());
+    let listed_without = listed_bytes(&uuid, pid).ok();
     let opened = open(cuda, &shared);
     let mut seen = Seen {
         opened: answer_name(&opened),
         is_right: false,
         free_without,
         free_with: settled_free(cuda)?,
+        listed_more: listed_without
+            .zip(listed_bytes(&uuid, pid).ok())
+            .map(|(without, with)| with.saturating_sub(without)),
         closed: String::new(),
     };
     if let Ok(address) = opened {

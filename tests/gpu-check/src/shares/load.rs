@@ -1,20 +1,17 @@
 //! The worker: a program that keeps the device busy and counts its completed work.
 
 use std::collections::VecDeque;
-use std::ffi::{CString, c_void};
+use std::ffi::CString;
 use std::process::{Child, Command, Stdio};
-use std::ptr;
 use std::time::Duration;
 
-use aliquot_abi::cuda::{
-    CUDA_KERNEL_NODE_PARAMS_V1, CUdeviceptr, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUstream,
-};
+use aliquot_abi::cuda::{CUdeviceptr, CUevent, CUgraphExec, CUstream};
 use anyhow::{Context, bail};
 use clap::Args;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::cuda::{Cuda, Done, Kernel, Shape, call};
+use crate::cuda::{Cuda, Kernel, Shape};
 use crate::shares::{MS, SECOND_NS};
 
 /// Approximate duration of a batch: the kernels that are waited for together.
@@ -64,6 +61,9 @@ pub(crate) struct Load {
     /// Copy this number of bytes within the device instead of each kernel; 0: launch kernels.
     #[arg(long, default_value_t = 0)]
     pub(super) copy_bytes: u64,
+    /// Set this number of bytes instead of each kernel; 0: launch kernels.
+    #[arg(long, default_value_t = 0)]
+    pub(super) set_bytes: u64,
     /// Open the device and do nothing.
     #[arg(long)]
     pub(super) idle: bool,
@@ -96,7 +96,7 @@ impl Work {
 struct Prepared {
     kernel: Kernel,
     graph: Option<CUgraphExec>,
-    /// Memory of twice the copied bytes; null if nothing is copied.
+    /// Memory of twice the copied bytes, or of those that are set; null if there are none.
     memory: CUdeviceptr,
 }
 
@@ -121,6 +121,7 @@ impl Load {
             gap_ns: 0,
             polls: false,
             copy_bytes: 0,
+            set_bytes: 0,
             idle: false,
             start_ns: 0,
             window_ns: 0,
@@ -129,7 +130,11 @@ impl Load {
 
     /// A description of the load.
     pub(super) fn name(&self) -> String {
-        if self.copy_bytes > 0 { "copies".to_owned() } else { "kernels".to_owned() }
+        match (self.copy_bytes, self.set_bytes) {
+            (0, 0) => "kernels".to_owned(),
+            (0, _) => "memsets".to_owned(),
+            _ => "copies".to_owned(),
+        }
     }
 
     /// Runs the load in a worker. `None`: the worker was not ready in time.
@@ -140,8 +145,10 @@ impl Load {
         let cuda = Cuda::open()?;
         let kernel = cuda.kernel(&CString::new(self.kernel.as_str())?)?;
         let streams = (0..self.streams).map(|_| cuda.stream()).collect::<Result<Vec<_>, _>>()?;
-        let graph = if self.graph > 0 { Some(self.make_graph(&cuda, kernel)?) } else { None };
-        let memory = if self.copy_bytes > 0 { cuda.allocate(2 * self.copy_bytes)? } else { 0 };
+        let graph =
+            if self.graph > 0 { Some(cuda.graph(kernel, self.shape(), self.parameters[0], self.graph)?) } else { None };
+        let bytes = self.set_bytes.max(2 * self.copy_bytes);
+        let memory = if bytes > 0 { cuda.allocate(bytes)? } else { 0 };
         let prepared = Prepared { kernel, graph, memory };
         // The driver may not list a process that has not used the device. This takes a negligible time.
         cuda.finish(streams[0])?;
@@ -205,8 +212,7 @@ impl Load {
         launched: &mut usize,
     ) -> anyhow::Result<u64> {
         if let Some(graph) = prepared.graph {
-            // SAFETY: the graph was instantiated and is never destroyed; the driver checks the stream.
-            unsafe { call!(cuda, cuGraphLaunch(graph, stream))? };
+            cuda.launch_graph(graph, stream)?;
             return Ok(u64::from(self.graph));
         }
         let kernels = if self.waits { 1 } else { (BATCH_NS / self.kernel_ns.max(1)).max(1) };
@@ -218,6 +224,10 @@ impl Load {
                 cuda.copy(prepared.memory + self.copy_bytes, prepared.memory, self.copy_bytes, stream)?;
                 continue;
             }
+            if self.set_bytes > 0 {
+                cuda.set(prepared.memory, 1, self.set_bytes as usize, stream)?;
+                continue;
+            }
             cuda.launch(prepared.kernel, self.shape(), stream, self.parameters[*launched % self.parameters.len()])?;
             *launched += 1;
         }
@@ -226,34 +236,6 @@ impl Load {
 
     fn shape(&self) -> Shape {
         if self.blocks == 0 { Shape::ONE } else { Shape { blocks: self.blocks, threads: 256 } }
-    }
-
-    /// Makes a graph with a chain of kernels.
-    fn make_graph(&self, cuda: &Cuda, kernel: Kernel) -> Done<CUgraphExec> {
-        let (mut graph, mut executable) = (CUgraph::NULL, CUgraphExec::NULL);
-        let Shape { blocks, threads } = self.shape();
-        let mut parameter = self.parameters[0];
-        let mut parameters: [*mut c_void; 1] = [(&raw mut parameter).cast()];
-        let node = CUDA_KERNEL_NODE_PARAMS_V1 {
-            func: kernel.0,
-            grid_dim: [blocks, 1, 1],
-            block_dim: [threads, 1, 1],
-            shared_mem_bytes: 0,
-            kernel_params: parameters.as_mut_ptr(),
-            extra: ptr::null_mut(),
-        };
-        // SAFETY: outputs are live locals; the driver copies the node's parameters, one of eight bytes, in each call.
-        unsafe {
-            call!(cuda, cuGraphCreate(&mut graph, 0))?;
-            let mut before = CUgraphNode::NULL;
-            for index in 0..self.graph {
-                let mut added = CUgraphNode::NULL;
-                call!(cuda, cuGraphAddKernelNode(&mut added, graph, &before, usize::from(index > 0), &node))?;
-                before = added;
-            }
-            call!(cuda, cuGraphInstantiateWithFlags(&mut executable, graph, 0))?;
-        }
-        Ok(executable)
     }
 
     /// Runs the load in several processes, all in this process's slice.
@@ -293,6 +275,7 @@ impl Load {
             ("--processes", self.processes.to_string()),
             ("--gap-ns", self.gap_ns.to_string()),
             ("--copy-bytes", self.copy_bytes.to_string()),
+            ("--set-bytes", self.set_bytes.to_string()),
             ("--start-ns", self.start_ns.to_string()),
             ("--window-ns", self.window_ns.to_string()),
         ];
@@ -314,7 +297,7 @@ fn busy_for(duration_ns: u64) -> anyhow::Result<()> {
 }
 
 /// `CLOCK_MONOTONIC`, which is the same in all processes.
-pub(super) fn monotonic_ns() -> anyhow::Result<u64> {
+pub(crate) fn monotonic_ns() -> anyhow::Result<u64> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
     Ok(now.tv_sec() as u64 * SECOND_NS + now.tv_nsec() as u64)
 }
@@ -339,6 +322,7 @@ mod tests {
             graph: 100,
             gap_ns: 9,
             polls: true,
+            set_bytes: 8,
             start_ns: 7,
             ..Load::spin(&[50_000, 1_000_000])
         };

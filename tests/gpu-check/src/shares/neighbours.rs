@@ -14,7 +14,8 @@ use crate::way::{Share, Way};
 const MEMORY: &str = "25%";
 /// The host's own work between two kernels, as in a program that trains with small batches.
 const HOST_GAPS_NS: [u64; 2] = [500 * US, 2 * MS];
-const COPY_BYTES: u64 = 64 << 20;
+/// Bytes of a copy or a memset.
+const MOVED_BYTES: u64 = 64 << 20;
 
 /// Programs that run at the same time, each with half of the device.
 struct Pair {
@@ -86,12 +87,17 @@ fn pairs(quick: bool) -> Vec<Pair> {
     let same: fn(Load) -> [Load; 2] = |load| [load.clone(), load];
     let pair = |name: &str, kernel_ns, loads| Pair { name: name.to_owned(), kernel_ns, loads };
     let busy = |kernel_ns| pair(&format!("arithmetic of {} us", kernel_ns / US), kernel_ns, same);
+    let sets = pair("arithmetic beside memsets", 100 * US, |load| {
+        let sets = Load { set_bytes: MOVED_BYTES, ..load.clone() };
+        [load, sets]
+    });
     if quick {
-        return vec![busy(100 * US)];
+        return vec![busy(100 * US), sets];
     }
     let hosted =
         |gap_ns, loads| pair(&format!("host-bound, {} us between kernels of 100 us", gap_ns / US), 100 * US, loads);
     vec![
+        busy(5 * US),
         busy(20 * US),
         busy(100 * US),
         pair("arithmetic of 100 us, polled for", 100 * US, |load| {
@@ -101,9 +107,10 @@ fn pairs(quick: bool) -> Vec<Pair> {
         hosted(HOST_GAPS_NS[0], |load| in_gaps(load, HOST_GAPS_NS[0])),
         hosted(HOST_GAPS_NS[1], |load| in_gaps(load, HOST_GAPS_NS[1])),
         pair("arithmetic beside copies", 100 * US, |load| {
-            let copies = Load { copy_bytes: COPY_BYTES, ..load.clone() };
+            let copies = Load { copy_bytes: MOVED_BYTES, ..load.clone() };
             [load, copies]
         }),
+        sets,
         busy(MS),
     ]
 }

@@ -23,10 +23,11 @@ pub(crate) fn programs(script: &str) -> TempDir {
 }
 
 /// The same, with an `aliquot` that lets the shell script `first` begin in each slice. Its arguments are the program and
-/// the program's arguments, and the program comes after it.
+/// the program's arguments, and the program comes after it. Other commands of `aliquot` are as they are.
 pub(crate) fn with_each_slice(first: &str) -> TempDir {
     // The arguments before `--` come from the check itself and contain no spaces.
-    let script = r#"own=$(dirname "$0")
+    let script = r#"case " $* " in *" -- "*) ;; *) exec "$real" "$@";; esac
+own=$(dirname "$0")
 before=
 while [ "$1" != -- ]; do before="$before $1"; shift; done
 shift
