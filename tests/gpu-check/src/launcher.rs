@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::children;
 use crate::way::{Limits, Share};
 
-/// A worker that has not ended by then counts as hanging.
+/// A worker that has not ended by then counts as hanging, unless it is given another time.
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Time that `aliquot run` and its program get to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -109,6 +109,8 @@ impl Launcher {
 pub(crate) struct Running {
     child: Child,
     started: Instant,
+    /// When it counts as hanging.
+    timeout: Duration,
     deadline: Deadline,
     /// The ends of its standard output and of its standard error.
     output: [mpsc::Receiver<String>; 2],
@@ -134,12 +136,18 @@ impl Running {
         let mut child = children::start(&mut command)?;
         let (stdout, stderr) = (child.stdout.take().context("no pipe")?, child.stderr.take().context("no pipe")?);
         let output = [read(stdout, 1), read(stderr, 5)];
-        Ok(Running { child, started: Instant::now(), deadline, output })
+        Ok(Running { child, started: Instant::now(), timeout: TIMEOUT, deadline, output })
+    }
+
+    /// Gives the worker another time after which it counts as hanging.
+    pub(crate) fn within(mut self, timeout: Duration) -> Running {
+        self.timeout = timeout;
+        self
     }
 
     /// Whether the worker has not ended yet.
     pub(crate) fn is_running(&mut self) -> anyhow::Result<bool> {
-        Ok(self.child.try_wait()?.is_none() && self.started.elapsed() <= TIMEOUT && !self.deadline.has_passed())
+        Ok(self.child.try_wait()?.is_none() && self.started.elapsed() <= self.timeout && !self.deadline.has_passed())
     }
 
     /// Waits until the worker ends. Ends one that hangs, which is an error.
@@ -147,7 +155,7 @@ impl Running {
         let status = loop {
             match self.child.try_wait()? {
                 Some(status) => break Some(status),
-                None if self.started.elapsed() > TIMEOUT || self.deadline.has_passed() => break None,
+                None if self.started.elapsed() > self.timeout || self.deadline.has_passed() => break None,
                 None => std::thread::sleep(LOOK_INTERVAL),
             }
         };
@@ -158,7 +166,7 @@ impl Running {
             self.output.each_ref().map(|output| output.recv_timeout(OUTPUT_TIMEOUT).unwrap_or_default());
         match status {
             Some(status) => Ok(Ended { status, said, complained }),
-            None if took > TIMEOUT => bail!("it hangs: ended after {} s; it says: {complained}", took.as_secs()),
+            None if took > self.timeout => bail!("it hangs: ended after {} s; it says: {complained}", took.as_secs()),
             None => bail!(
                 "ended after {} s, when the part had taken its {} s; it says: {complained}",
                 took.as_secs(),

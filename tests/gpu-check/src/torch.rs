@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::findings::Findings;
-use crate::launcher::{Launcher, Running};
+use crate::launcher::Launcher;
 use crate::part_run::PartRun;
 use crate::way::{Share, Way};
 
 /// The script that does the work, in the programs' directory.
 const SCRIPT: &str = "check_torch.py";
+/// A script that has not ended by then counts as hanging. To compile the first models alone can take a minute.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum memory of the limited slice. PyTorch's libraries alone take hundreds of megabytes of device memory.
 const LIMITED_MEMORY_BYTES_MAX: u64 = 8 << 30;
 
@@ -78,7 +81,7 @@ pub(crate) fn check(run: &mut PartRun, programs: &Path, quick: bool, points: f64
         let args = [script.to_string_lossy().into_owned(), name, seconds.to_owned(), limit_bytes.to_string()];
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let command = launcher.command(share.as_ref(), Path::new("python3"), &args);
-        let ran = launcher.start_command(command).and_then(Running::answer);
+        let ran = launcher.start_command(command).and_then(|script| script.within(SCRIPT_TIMEOUT).answer());
         let mut got: Run = ran.unwrap_or_else(|error| {
             let mut findings = Findings::default();
             findings.expect("the script runs to its end", false, format!("{error:#}"));

@@ -41,7 +41,7 @@ impl Tenant {
 }
 
 impl Series {
-    /// A series that takes about ten minutes, or with `quick` less than a minute.
+    /// A series that takes about nine minutes, or with `quick` less than a minute.
     pub(crate) fn new(quick: bool, lead: Duration) -> Series {
         let graphs = Load { graph: 100, ..Load::spin(&[50 * US]) };
         let graphs = || Tenant::new(50, "graphs of 100 kernels of 50 µs".to_owned(), graphs.clone());
@@ -75,7 +75,7 @@ impl Series {
         cases.push((0..10).map(|number| Tenant::spin(10, [50 * US, MS, 20 * MS][number % 3])).collect());
         cases.push(beside_an_idle_one());
         cases.push(vec![Tenant { name: "kernels of 50 µs, not limited".to_owned(), ..Tenant::spin(100, 50 * US) }]);
-        Series { window: Duration::from_secs(6), lead, cases, arithmetic: true }
+        Series { window: Duration::from_secs(5), lead, cases, arithmetic: true }
     }
 }
 
