@@ -21,6 +21,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const READY: &str = "watching";
+/// `NVML_VALUE_NOT_AVAILABLE`, as the memory of a process.
+const MEMORY_NOT_AVAILABLE: u64 = u64::MAX;
 
 /// The results of watching a device's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -97,8 +99,13 @@ pub(crate) fn listed_bytes(uuid: &str, pid: u32) -> anyhow::Result<u64> {
 /// That process.
 pub(crate) fn listed(uuid: &str, pid: u32) -> anyhow::Result<u64> {
     let processes = Nvml::open()?.processes(uuid)?;
-    let its = processes.iter().filter(|process| process.pid == pid);
-    Ok(its.map(|process| process.used_gpu_memory).sum())
+    let its: Vec<u64> =
+        processes.iter().filter(|process| process.pid == pid).map(|process| process.used_gpu_memory).collect();
+    // In a process id namespace of its own it may not be found, and of an instance NVML may not know the memory.
+    if its.is_empty() || its.contains(&MEMORY_NOT_AVAILABLE) {
+        bail!("NVML does not list the memory of this process");
+    }
+    Ok(its.iter().sum())
 }
 
 /// The watch's process: reads the figures until its standard input ends.
