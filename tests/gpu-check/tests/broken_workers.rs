@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -26,7 +27,8 @@ impl Broken {
     /// A check whose workers in slices run `script` first, a shell script that sees the worker's arguments. `$dir` is
     /// the directory of [`Broken`].
     fn by(script: &str) -> Broken {
-        let dir = tempfile::tempdir().unwrap();
+        // On a memory file system, and with a short path: it holds the node manager's sockets.
+        let dir = tempfile::Builder::new().prefix("b-").tempdir_in("/dev/shm").unwrap();
         let script = script.replace("$dir", &dir.path().display().to_string());
         Broken { gpu: SimulatedGpu::new(), programs: with_each_slice(&script), dir }
     }
@@ -34,8 +36,16 @@ impl Broken {
     fn check(&self, args: &[&str]) -> Command {
         let mut check = Command::new(env!("CARGO_BIN_EXE_aliquot-gpu-check"));
         check.args(["--quick", "--programs"]).arg(self.programs.path()).arg("--json").arg(self.json()).args(args);
-        self.gpu.show_to(&mut check);
+        // The node manager's directory is removed with the test's, also if the check is killed.
+        self.gpu.show_to(&mut check).env("XDG_RUNTIME_DIR", self.dir.path());
         check
+    }
+
+    /// The socket of the check's node manager.
+    fn manager_socket(&self) -> PathBuf {
+        let dirs = fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let mut sockets = dirs.map(|dir| dir.join("manager.sock")).filter(|socket| socket.exists());
+        sockets.next().expect("a node manager has a socket")
     }
 
     fn json(&self) -> PathBuf {
@@ -124,6 +134,8 @@ fn a_check_that_is_killed_has_written_its_results() {
     let mut check = Killed(check.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let hung = broken.pid();
     let before = broken.results();
+    let manager = broken.manager_socket();
+    UnixStream::connect(&manager).unwrap();
     check.0.kill().unwrap();
     check.0.wait().unwrap();
     kill(hung, Signal::SIGKILL).unwrap();
@@ -132,4 +144,5 @@ fn a_check_that_is_killed_has_written_its_results() {
     assert_eq!(texts(&before["parts_left"]), ["overhead", "runtime"]);
     assert_eq!(before["holds"], false);
     assert_eq!(broken.results(), before);
+    wait::until_true("the node manager has ended with the check", || UnixStream::connect(&manager).is_err());
 }
