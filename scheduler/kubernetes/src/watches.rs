@@ -257,6 +257,9 @@ struct PriorityClasses;
 impl Sight for PriorityClasses {
     type Object = PriorityClass;
 
+    /// Only groups that name a class need it.
+    const STARTS_WITHOUT_RIGHT: bool = true;
+
     fn name(&self) -> String {
         "priorityclasses".into()
     }
@@ -275,6 +278,10 @@ impl Sight for PriorityClasses {
 
     fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
         mirror.priority_class_names()
+    }
+
+    fn access(&self, access: Access, mirror: &mut Mirror) {
+        mirror.priority_classes_are(access);
     }
 }
 

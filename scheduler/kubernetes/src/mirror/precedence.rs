@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
-use super::Mirror;
+use super::{Access, Mirror};
 use crate::gang::{GangFacts, GroupPriority};
 use crate::pod::PodFacts;
 
 /// What is known of priority classes, by name.
 #[derive(Debug, Default)]
-pub(super) struct PriorityClasses(BTreeMap<String, ClassFacts>);
+pub(super) struct PriorityClasses {
+    classes: BTreeMap<String, ClassFacts>,
+    access: Access,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ClassFacts {
@@ -30,37 +33,51 @@ impl Mirror {
         let never_preempts = class.preemption_policy.as_deref() == Some("Never");
         let facts = ClassFacts { value: class.value.unwrap_or_default(), never_preempts };
         let name = class.metadata.name.unwrap_or_default();
-        if self.priority_classes.0.get(&name) != Some(&facts) {
+        if self.priority_classes.classes.get(&name) != Some(&facts) {
             self.groups_of_class_changed(&name);
-            self.priority_classes.0.insert(name, facts);
+            self.priority_classes.classes.insert(name, facts);
+        }
+    }
+
+    /// Tells whether all priority classes are known.
+    pub(crate) fn priority_classes_are(&mut self, access: Access) {
+        let before = std::mem::replace(&mut self.priority_classes.access, access);
+        if before != access && [before, access].contains(&Access::Forbidden) {
+            self.all_changed();
         }
     }
 
     pub(crate) fn priority_class_gone(&mut self, name: &str) {
-        if self.priority_classes.0.remove(name).is_some() {
+        if self.priority_classes.classes.remove(name).is_some() {
             self.groups_of_class_changed(name);
         }
     }
 
     pub(crate) fn priority_class_names(&self) -> BTreeSet<String> {
-        self.priority_classes.0.keys().cloned().collect()
+        self.priority_classes.classes.keys().cloned().collect()
     }
 
     /// How the pods of a group stand: as the group says, and where it does not, as the pod says itself.
     ///
     /// # Errors
-    /// The class that the group names does not exist.
+    /// The class that the group names does not exist, or may not be read.
     pub(super) fn precedence(&self, facts: &PodFacts, of_gang: &GangFacts) -> Result<Precedence, String> {
         let own = Precedence { priority: facts.priority, never_preempts: facts.never_preempts };
         let of_group = match &of_gang.priority {
             None => own,
             Some(GroupPriority::Value(priority)) => Precedence { priority: *priority, ..own },
-            Some(GroupPriority::Class(name)) => match self.priority_classes.0.get(name) {
+            Some(GroupPriority::Class(name)) => match self.priority_classes.classes.get(name) {
                 Some(ClassFacts { value, never_preempts }) => {
                     Precedence { priority: *value, never_preempts: *never_preempts || own.never_preempts }
                 }
                 // A bound pod stays in its group whatever becomes of the class.
                 None if facts.node.is_some() => own,
+                None if self.priority_classes.access == Access::Forbidden => {
+                    return Err(format!(
+                        "its priorityClassName is {name:?}, and the scheduler has no right to read PriorityClasses; \
+                         apply the scheduler's manifests, which give it the right"
+                    ));
+                }
                 None => {
                     return Err(format!(
                         "its priorityClassName is {name:?}, and there is no such PriorityClass; create that, or create \

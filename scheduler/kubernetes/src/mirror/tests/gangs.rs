@@ -283,6 +283,11 @@ fn a_pod_group_has_the_priority_of_the_class_that_it_names() {
         world.reconcile();
         let why = world.why_waiting("a");
         assert!(why.contains("priorityClassName is \"urgent\", and there is no such"), "{why}");
+        world.mirror.priority_classes_are(Access::Forbidden);
+        world.reconcile();
+        let why = world.why_waiting("a");
+        assert!(why.contains("priorityClassName is \"urgent\", and the scheduler has no right"), "{why}");
+        world.mirror.priority_classes_are(Access::Read);
         world.mirror.priority_class(class(90));
         world.reconcile();
         assert_eq!(world.names_of_bound(), ["a"], "{kind:?}: {:?}", world.log);
