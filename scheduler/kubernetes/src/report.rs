@@ -7,6 +7,7 @@ mod explained;
 mod turns;
 mod words;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,8 +44,14 @@ const AT_ONCE: usize = 16;
 pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, events: Events) {
     let mut turns = Turns::default();
     let (mut found, mut writes) = (None, FuturesUnordered::new());
+    let (mut to_tell, mut tells) = (VecDeque::new(), FuturesUnordered::new());
     let (mut pause, mut hopeless) = (Box::pin(sleep(Duration::ZERO)), interval(HOPELESS));
     loop {
+        // Events come after conditions, which programs wait for.
+        while found.is_none() && writes.len() + tells.len() < AT_ONCE {
+            let Some((about, said)) = to_tell.pop_front() else { break };
+            tells.push(tell(&shared, &events, about, said));
+        }
         // A write that hangs is in the way of no other.
         tokio::select! {
             () = &mut pause, if found.is_none() => {
@@ -55,15 +62,19 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
                 }
                 pause.as_mut().reset(Instant::now() + LOOK);
             }
-            next = next_of(&mut found), if found.is_some() && writes.len() < AT_ONCE => match next {
-                Some((look, Ok((about, said)))) => writes.push(say(&client, &shared, &events, look, about, said)),
+            next = next_of(&mut found), if found.is_some() && writes.len() + tells.len() < AT_ONCE => match next {
+                Some((look, Ok((about, said)))) => writes.push(say(&client, &shared, look, about, said)),
                 Some((look, Err(outcome))) => turns.looked(&look.uid, outcome, Instant::now()),
                 None => {
                     found = None;
                     pause.as_mut().reset(Instant::now() + LOOK);
                 }
             },
-            Some((uid, outcome)) = writes.next() => turns.looked(&uid, outcome, Instant::now()),
+            Some((about, said, outcome)) = writes.next() => {
+                turns.looked(&about.uid, outcome, Instant::now());
+                to_tell.extend(matches!(outcome, Outcome::Said(_)).then_some((about, said)));
+            }
+            Some(()) = tells.next() => {}
             _ = hopeless.tick() => look_for_hopeless(&shared, &shown),
         }
     }
@@ -139,46 +150,41 @@ impl Finder {
     }
 }
 
-/// Says it, unless it is said already.
-async fn say(
-    client: &Client,
-    shared: &Shared,
-    events: &Events,
-    look: Look,
-    about: About,
-    said: Said,
-) -> (String, Outcome) {
+/// Writes the condition, unless it is as it should be.
+async fn say(client: &Client, shared: &Shared, look: Look, about: About, said: Said) -> (About, Said, Outcome) {
     let is_said = about.nominated == said.node
         && about.before.as_ref().is_some_and(|(reason, text)| *reason == said.reason && *text == said.message);
     let outcome = match is_said || look.just_said == Some(said.tier) {
         true => Outcome::IsSaid(said.tier),
-        false => write(client, shared, events, &about, &said).await,
+        false => say_anew(client, shared, &about, &said).await,
     };
-    (look.uid, outcome)
+    (about, said, outcome)
 }
 
-/// Writes the condition and then the event, each only as long as this replica leads.
-async fn write(client: &Client, shared: &Shared, events: &Events, about: &About, said: &Said) -> Outcome {
+/// Writes the condition, if this replica still leads.
+async fn say_anew(client: &Client, shared: &Shared, about: &About, said: &Said) -> Outcome {
     let Some(left) = shared.fence.left() else { return Outcome::Failed };
     match timeout(left, write_condition(client, about, said)).await {
-        Ok(Ok(())) => {}
+        Ok(Ok(())) => Outcome::Said(said.tier),
         // The next look sees how it is now.
-        Ok(Err(error)) if is_conflict(&error) || is_not_found(&error) => return Outcome::Changed,
+        Ok(Err(error)) if is_conflict(&error) || is_not_found(&error) => Outcome::Changed,
         Ok(Err(error)) => {
             shared.status.write_refused(Written::Condition, &about.name, &error);
-            return Outcome::Failed;
+            Outcome::Failed
         }
         Err(_) => {
             shared.status.write_failed(Written::Condition);
-            return Outcome::Failed;
+            Outcome::Failed
         }
     }
+}
+
+/// Writes the event, if this replica still leads. The condition says the same.
+async fn tell(shared: &Shared, events: &Events, about: About, said: Said) {
+    let reference = pod_reference(&about.namespace, &about.name, &about.uid);
     if let Some(left) = shared.fence.left() {
-        let reference = pod_reference(&about.namespace, &about.name, &about.uid);
-        // The condition says the same.
         _ = timeout(left, events.warn(reference, "FailedScheduling", &said.message)).await;
     }
-    Outcome::Said(said.tier)
 }
 
 /// Writes the condition and the node that is decided on, if the pod is still as it was looked at: it may be bound by now.

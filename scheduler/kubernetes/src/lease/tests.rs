@@ -39,7 +39,11 @@ fn server(seed: u64, slowness_ms: u64, lost_of: u64) -> Shared {
 async fn answer(server: Shared, call: Call) -> (u16, Value) {
     let (there, back, is_lost) = {
         let Server { random, slowness_ms, lost_of, .. } = &mut *server.lock();
-        let mut delay = || Duration::from_millis(random.below(*slowness_ms));
+        // One replica can be much slower than another.
+        let mut delay = || {
+            let longest_ms = if random.below(2) == 0 { 20 } else { *slowness_ms };
+            Duration::from_millis(random.below(longest_ms))
+        };
         let (there, back) = (delay(), delay());
         (there, back, *lost_of > 0 && random.below(*lost_of) == 0)
     };

@@ -1,7 +1,7 @@
 //! Lost answers, outages and leaders that die.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use aliquot_kubernetes_scheduler::ServeError;
@@ -127,39 +127,44 @@ fn what_changes_while_watches_are_broken_is_seen() {
 
 #[test]
 fn two_leaders_at_once_bind_a_pod_once() {
+    // On a slow machine the lease of the first one can be over too early.
+    assert!((0..10).any(|_| is_bound_once_by_two_leaders()), "two never led at once");
+}
+
+/// Checks it, or returns `false` if two did not lead at once.
+fn is_bound_once_by_two_leaders() -> bool {
     let mut cluster = Cluster::with_faults();
     cluster.node("n", 1);
-    let (first, second) = (cluster.scheduler(), cluster.scheduler());
     cluster.claim_for_node("data");
+    let first = cluster.scheduler();
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
     cluster.pod("a", 50, json!({"spec": {"volumes": volumes}}));
     let lead = |of: &Scheduler| of.metric("leader") == Some(1.0);
-    let both_bind = || [&first, &second].into_iter().all(|of| of.metric("pods{state=\"binding\"}") == Some(1.0));
-    loop {
-        cluster.wait_until("one leads, and one stands by", |_| lead(&first) != lead(&second));
-        let standby = if lead(&first) { &second } else { &first };
-        let nobody = json!({"spec": {"holderIdentity": null}});
-        cluster.objects.merge(&LEASES, "aliquot-system", "aliquot-scheduler", &nobody);
-        cluster.wait_until("the other one leads", |_| lead(standby));
-        // The one that led does not hear of it, and goes on until the end of its lease.
-        cluster.server().set_fault(|method, path| match (method, path.contains("/leases/")) {
-            ("GET", true) => Fault::AnswerHeld,
-            _ => Fault::None,
-        });
-        cluster.wait_until("both wait for the volume", |_| both_bind() || !lead(&first) || !lead(&second));
-        if both_bind() {
-            break;
-        }
-        // It has heard of it.
-        cluster.server().set_fault(|_, _| Fault::None);
-    }
-    let bindings = Arc::new(AtomicUsize::new(0));
-    let tries = Arc::clone(&bindings);
+    let binds = |of: &Scheduler| of.metric("pods{state=\"binding\"}") == Some(1.0);
+    cluster.wait_until("the first one waits for the volume", |_| binds(&first));
+    // The first one is not answered when it wants to renew its lease, and goes on until the end of it. Then somebody
+    // empties the lease.
+    let (holds, looks, bindings) = (Arc::new(AtomicBool::new(true)), Arc::default(), Arc::new(AtomicUsize::new(0)));
+    let (is_held, seen, tries): (_, Arc<AtomicUsize>, _) =
+        (Arc::clone(&holds), Arc::clone(&looks), Arc::clone(&bindings));
     cluster.server().set_fault(move |method, path| {
         tries.fetch_add(path.ends_with("/binding").into(), Ordering::SeqCst);
-        let is_lease = method == "GET" && path.contains("/leases/");
-        if is_lease { Fault::AnswerHeld } else { Fault::None }
+        if method == "GET" && path.contains("/leases/") && is_held.load(Ordering::SeqCst) {
+            seen.fetch_add(1, Ordering::SeqCst);
+            return Fault::AnswerHeld;
+        }
+        Fault::None
     });
+    // The server looks at a request, and again before it holds the answer.
+    cluster.wait_until("the answer is held", |_| looks.load(Ordering::SeqCst) >= 2);
+    holds.store(false, Ordering::SeqCst);
+    let nobody = json!({"spec": {"holderIdentity": null}});
+    cluster.objects.merge(&LEASES, "aliquot-system", "aliquot-scheduler", &nobody);
+    let second = cluster.scheduler();
+    cluster.wait_until("both wait for the volume", |_| binds(&second) || !lead(&first));
+    if !lead(&first) || !binds(&first) {
+        return false;
+    }
     let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {
         "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/none"},
     }});
@@ -167,16 +172,15 @@ fn two_leaders_at_once_bind_a_pod_once() {
     cluster.objects.merge(&VOLUME_CLAIMS, "default", "data", &json!({"spec": {"volumeName": "v"}}));
     let status = json!({"status": {"phase": "Bound"}});
     cluster.objects.merge_status(&VOLUME_CLAIMS, "default", "data", &status);
-    cluster.wait_until("no binding is on its way", |_| !both_bind() || !lead(&first) && !lead(&second));
-    cluster.server().set_fault(|_, _| Fault::None);
     cluster.wait_until_bound(&["a"]);
     let generation = |cluster: &Cluster| cluster.get("a")["metadata"]["annotations"]["aliquot.dev/generation"].clone();
     let (bound_by, uid) = (generation(&cluster), cluster.get("a")["metadata"]["uid"].clone());
-    cluster.wait_until("one leads, and one stands by", |_| lead(&first) != lead(&second));
+    cluster.wait_until("the second one leads alone", |_| lead(&second) && !lead(&first));
     cluster.pod("b", 50, json!({}));
     cluster.wait_until_bound(&["a", "b"]);
     assert_eq!((generation(&cluster), &cluster.get("a")["metadata"]["uid"]), (bound_by, &uid), "nobody did it again");
-    assert!(bindings.load(Ordering::SeqCst) > 0);
+    assert!(bindings.load(Ordering::SeqCst) >= 2);
+    true
 }
 
 #[test]

@@ -39,7 +39,8 @@ fn pods_in_a_second() {
         // There is room for some more only where others have left.
         (0..pods).for_each(|pod| world.delete(&format!("p{pod}")));
         world.reconcile();
-        (world.log.clear(), waits.clear());
+        world.log.clear();
+        waits.clear();
         for pod in pods..pods + ONE_BY_ONE.min(pods) {
             come(&mut world, pod, &mut came);
             let before = world.log.len();

@@ -8,7 +8,7 @@
 //! the same process. `ALIQUOT_TEST_ROWS=gangs,memory` takes these rows alone.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Instant;
 
 use aliquot_kubernetes_scheduler::{Listeners, serve};
@@ -152,29 +152,38 @@ fn memory() {
     (0..NODES_OF_8).for_each(|node| cluster.node(&format!("n{node}"), 8));
     let test = "figures::rows::a_scheduler_as_a_process_of_its_own";
     let values = [cluster.kubeconfig().into_os_string(), cluster.identity(1).into()];
-    let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", test])
-        .envs(OF_PROCESS.into_iter().zip(values))
-        .spawn()
-        .unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", test]).envs(OF_PROCESS.into_iter().zip(values));
+    let process = Process(command.spawn().unwrap());
     wait_for_leader(&cluster);
-    let before = resident_kib(process.id());
+    let before = process.resident_kib();
     let pod = |number: usize| manifest(&format!("p{number}"), "aliquot", &json!({"aliquot.dev/gpu-core": "50"}));
     let (client, runtime) = cluster.objects.client();
     let took = runtime.block_on(create(&client, (0..NUMBER).map(pod).collect(), is_bound));
-    let after = resident_kib(process.id());
-    process.kill().unwrap();
-    process.wait().unwrap();
+    let after = process.resident_kib();
+    drop(process);
     let mib = |kib: u64| kib / 1024;
     println!("{NODES_OF_8} nodes, {NUMBER} pods, until bound: {took}");
     println!("the scheduler's VmRSS without pods, with all of them: {}, {} MiB", mib(before), mib(after));
     runtime.block_on(remove_pods(&Api::default_namespaced(client)));
 }
 
-fn resident_kib(process: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+/// A process that does not outlive this.
+struct Process(Child);
+
+impl Process {
+    fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 #[test]
@@ -182,8 +191,12 @@ fn resident_kib(process: u32) -> u64 {
 fn a_scheduler_as_a_process_of_its_own() {
     let [Some(kubeconfig), Some(identity)] = OF_PROCESS.map(std::env::var_os) else { return };
     let config = kit::config(PathBuf::from(kubeconfig), identity.into_string().unwrap());
-    let (_stop, stops) = oneshot::channel();
-    Runtime::new().unwrap().block_on(serve(config, Listeners::default(), kit::decisions(), stops)).unwrap();
+    let runtime = Runtime::new().unwrap();
+    loop {
+        let (_stop, stops) = oneshot::channel();
+        let ended = runtime.block_on(serve(config.clone(), Listeners::default(), kit::decisions(), stops));
+        println!("the scheduler is started anew: {ended:?}");
+    }
 }
 
 /// Waits until there is a leader that knows all nodes.
