@@ -36,9 +36,12 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, events: Events) {
     let mut said = Said::new();
     loop {
         looks.tick().await;
-        let Some(left) = shared.fence.left() else { continue };
+        if shared.fence.left().is_none() {
+            continue;
+        }
         let starts = shared.read(Mirror::group_starts);
         for (start, condition) in news(&mut said, starts, Timestamp::now()).into_iter().take(AT_A_LOOK) {
+            let Some(left) = shared.fence.left() else { break };
             let text = start.outcome.as_ref().err().map(|wait| wait.text.clone()).unwrap_or_default();
             said.insert(start.said.uid.clone(), (Instant::now(), text.clone()));
             if let Some(condition) = condition {
@@ -50,8 +53,9 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, events: Events) {
                     _ => {}
                 }
             }
-            if start.outcome.is_err() {
-                events.warn(reference(&start), REASON, &text).await;
+            if let (Err(_), Some(left)) = (&start.outcome, shared.fence.left()) {
+                // The condition says the same.
+                _ = timeout(left, events.warn(reference(&start), REASON, &text)).await;
             }
         }
     }
