@@ -47,6 +47,11 @@ impl Objects {
         }
     }
 
+    /// Whether it is a real API server. That refuses what the rules of a kind forbid, and drops fields whose feature is off.
+    pub(crate) fn is_real(&self) -> bool {
+        matches!(self, Objects::Real { .. })
+    }
+
     pub(crate) fn with_faults(kubeconfig: &Path) -> Objects {
         let runtime = Runtime::new().unwrap();
         let server = ApiServer::start(runtime.handle());

@@ -71,6 +71,10 @@ fn queues_say_what_they_hold_and_what_is_wrong() {
         ("circle", json!({"parentQueue": "circle"})),
         ("negative", json!({"resources": {"gpu": {"quota": -0.5}}})),
     ] {
+        // The rules of the kind forbid it. Without them, the scheduler says what is wrong.
+        if name == "negative" && cluster.objects.is_real() {
+            continue;
+        }
         let (api, kind) = ("aliquot.dev/v1alpha1", "Queue");
         let queue = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec});
         cluster.objects.create(&QUEUES, "", queue);
@@ -93,6 +97,9 @@ fn queues_say_what_they_hold_and_what_is_wrong() {
         ("circle", "False", "Cycle"),
         ("negative", "False", "NegativeNumber"),
     ] {
+        if name == "negative" && cluster.objects.is_real() {
+            continue;
+        }
         let expected = (is_valid.to_owned(), reason.to_owned());
         cluster.wait_until(name, |cluster| condition(cluster, name) == expected);
     }
