@@ -99,8 +99,9 @@ pub(crate) fn check(run: &mut PartRun) {
     let what = "the driver API";
     if run.begins(what) {
         let mut findings = Findings::default();
-        if let Ok(own) = std::env::current_exe() {
-            each_is_noticed(&run.launcher, &own, |kind| vec!["worker", "use", kind.name()], &mut findings);
+        match std::env::current_exe() {
+            Ok(own) => each_is_noticed(&run.launcher, &own, |kind| vec!["worker", "use", kind.name()], &mut findings),
+            Err(error) => findings.expect("the check finds its own program", false, error.to_string()),
         }
         run.add(what, Way::Limited, findings);
     }

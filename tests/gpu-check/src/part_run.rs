@@ -18,7 +18,6 @@ pub(crate) struct PartRun<'a> {
 }
 
 impl PartRun<'_> {
-    /// Begins `part`.
     pub(crate) fn begin(part: Part, launcher: Launcher, report: &mut Report) -> PartRun<'_> {
         PartRun { part, launcher, report, left_out: Vec::new() }
     }

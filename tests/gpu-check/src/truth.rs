@@ -96,7 +96,7 @@ pub(crate) fn listed_bytes(uuid: &str, pid: u32) -> anyhow::Result<u64> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// That process.
+/// The process that [`listed_bytes`] starts.
 pub(crate) fn listed(uuid: &str, pid: u32) -> anyhow::Result<u64> {
     let processes = Nvml::open()?.processes(uuid)?;
     let its: Vec<u64> =

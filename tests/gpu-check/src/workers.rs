@@ -42,9 +42,9 @@ pub(crate) enum WorkerCommand {
     },
     /// Print what NVML lists for a process. Runs without the shim.
     Listed {
-        /// The device.
+        /// The device's UUID, as NVML writes it.
         uuid: String,
-        /// The process.
+        /// The process's id in the namespace of this worker.
         pid: u32,
     },
     /// Hold memory until standard input ends.
@@ -70,7 +70,7 @@ pub(crate) enum WorkerCommand {
     },
     /// Use the device in one way only.
     Use {
-        /// The way.
+        /// What the program does with the device.
         kind: Use,
     },
     /// Kill a process that holds much memory.

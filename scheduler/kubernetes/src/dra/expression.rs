@@ -26,6 +26,8 @@ use cel::common::types::{CelBool, DYN_TYPE};
 use cel::{Context, DeclarationError, Env, IdedExpr, Value, extensions};
 use k8s_openapi::api::resource::v1::Device;
 
+use values::Own;
+
 /// Levels of an expression that Kubernetes' API server reads. It also refuses one with more of them.
 const LEVELS_READ_MAX: u16 = 250;
 /// Levels of an expression as it is evaluated, with those that loops consist of.
@@ -75,7 +77,7 @@ impl Expression {
     fn evaluate(&self, driver: &str, device: &Device) -> Result<bool, String> {
         let mut context = Context::with_env(Arc::clone(&self.environment));
         context.add_variable_as_val("device", device::device(driver, device));
-        context.add_variable_as_val(limits::STEPS, Box::new(limits::Steps::default()));
+        context.add_variable_as_val(limits::STEPS, Box::new(Own(limits::Steps::default())));
         let result = Value::resolve_val(&self.parsed, &context).map_err(|error| error.to_string())?;
         match result.downcast_ref::<CelBool>() {
             Some(selected) => Ok(*selected.inner()),

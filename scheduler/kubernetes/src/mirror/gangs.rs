@@ -261,8 +261,7 @@ impl Mirror {
         if !of_gang.is_evicted_whole || facts.node.is_some() {
             return Ok(());
         }
-        let key = (*kind, (facts.namespace.clone(), name.clone()));
-        let others = self.gangs.pods.get(&key).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
+        let others = self.pods_of_object(*kind, &facts.namespace, name);
         let turn = |of: &PodFacts| (of.node.is_none(), of.created_ms, of.uid.clone());
         // Those that have succeeded are not evicted any more, but the group needs so many less.
         let before = others.filter(|other| !other.facts.has_failed() && turn(&other.facts) < turn(facts)).count();
@@ -308,11 +307,14 @@ impl Mirror {
         };
         let Precedence { priority, never_preempts } = self.precedence(facts, &of_gang).ok()?;
         let own_delay_ms = if never_preempts { NEVER_MS } else { policy.preemption_delay_ms };
-        let said = of_gang.is_preemptible.unwrap_or_else(|| facts.is_preemptible_at(priority));
+        let preemptible = match of_gang.is_preemptible {
+            None => facts.is_preemptible_at(priority),
+            said => PriorityClass::is_preemptible(priority, said),
+        };
         Some(PodGroup {
             name: of_gang.name_of_group(gang),
             priority,
-            preemptible: PriorityClass::is_preemptible(priority, Some(said)),
+            preemptible,
             preemption_delay_ms: own_delay_ms.max(of_gang.preemption_delay_ms),
             staleness_grace_ms: of_gang.staleness_grace_ms.unwrap_or(own.staleness_grace_ms),
             min_members,

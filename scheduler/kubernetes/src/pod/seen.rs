@@ -1,4 +1,5 @@
-//! A pod with the field by which Kubernetes 1.35 names its group, which the type of newer pods does not have.
+//! A pod with the field by which Kubernetes 1.35 names its group, which the type of newer pods does not have. It is read
+//! in one pass and without a copy, because a new leader reads all pods of a cluster before it decides anything.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -24,7 +24,7 @@ struct World {
     engine: Engine,
     inbox: Receiver<Message>,
     now_ms: u64,
-    /// The report.
+    /// The report as it runs, if it has begun.
     running: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 

@@ -5,15 +5,14 @@
 //! counts the elements that its loops walk through, and the elements and bytes of the values that it makes. An
 //! expression that Kubernetes evaluates takes fewer steps: there, each turn of a loop costs four or more.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cel::common::types::{CelInt, CelList, CelMap, CelOptional, CelString, DYN_TYPE, INT_TYPE, Kind, Type};
-use cel::common::value::{CowVal, StaticVal, Val};
+use cel::common::value::{CowVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 
-use super::values::{Answer, argument_count, failed, no_overload};
+use super::values::{Answer, Held, Own, argument_count, failed, no_overload};
 
 /// The function that counts the elements and bytes of its first argument, and gives it back.
 pub(super) const COUNTED: &str = "@counted";
@@ -25,8 +24,6 @@ pub(super) const JOIN: &str = "@join";
 pub(super) const STEPS: &str = "@steps";
 /// Elements and bytes in all.
 const STEPS_MAX: usize = 500_000;
-
-const STEPS_TYPE: &Type = &Type::simple_type(Kind::Opaque, STEPS);
 
 /// The stack for expressions that are nested deeply, in bytes. Without optimization, a level takes up to 100 KiB.
 const STACK: usize = 128 << 20;
@@ -57,46 +54,33 @@ impl Steps {
     }
 }
 
-impl Val for Steps {
-    fn get_type(&self) -> &Type {
-        STEPS_TYPE
-    }
-
-    fn cel_type() -> &'static Type {
-        STEPS_TYPE
-    }
-
-    fn clone_as_boxed<'v>(&self) -> Box<dyn Val + 'v>
-    where
-        Self: 'v,
-    {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
+impl PartialEq for Steps {
+    fn eq(&self, other: &Steps) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl StaticVal for Steps {}
+impl Held for Steps {
+    const TYPE: &'static Type = &Type::simple_type(Kind::Opaque, STEPS);
+}
 
 pub(super) fn add(environment: &mut Env) -> Result<(), DeclarationError> {
-    environment.add_overload(COUNTED, COUNTED, vec![DYN_TYPE, STEPS_TYPE.to_owned()], counted)?;
-    environment.add_overload(RANGE, RANGE, vec![INT_TYPE, STEPS_TYPE.to_owned()], range)?;
-    cel::add_overload!(environment, fn replace: (CelString, CelString, CelString, Steps) -> Result<CelString>,
+    environment.add_overload(COUNTED, COUNTED, vec![DYN_TYPE, Steps::TYPE.to_owned()], counted)?;
+    environment.add_overload(RANGE, RANGE, vec![INT_TYPE, Steps::TYPE.to_owned()], range)?;
+    cel::add_overload!(environment, fn replace: (CelString, CelString, CelString, Own<Steps>) -> Result<CelString>,
         name = REPLACE)?;
     cel::add_overload!(environment,
-        fn replace_some: (CelString, CelString, CelString, CelInt, Steps) -> Result<CelString>,
+        fn replace_some: (CelString, CelString, CelString, CelInt, Own<Steps>) -> Result<CelString>,
         name = REPLACE)?;
-    cel::add_overload!(environment, fn join: (CelList, Steps) -> Result<CelString>, name = JOIN)?;
-    cel::add_overload!(environment, fn join_with: (CelList, CelString, Steps) -> Result<CelString>, name = JOIN)
+    cel::add_overload!(environment, fn join: (CelList, Own<Steps>) -> Result<CelString>, name = JOIN)?;
+    cel::add_overload!(environment, fn join_with: (CelList, CelString, Own<Steps>) -> Result<CelString>, name = JOIN)
 }
 
 /// The first argument, and the steps.
 fn split<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<(CowVal<'b, 'v>, Steps), ExecutionError> {
     let count = arguments.len();
     let [of, steps]: [CowVal<'b, 'v>; 2] = arguments.try_into().map_err(|_| argument_count(2, count))?;
-    let steps = steps.downcast_ref::<Steps>().cloned().unwrap_or_default();
+    let steps = steps.downcast_ref::<Own<Steps>>().map(|of| of.0.clone()).unwrap_or_default();
     Ok((of, steps))
 }
 
@@ -136,7 +120,7 @@ fn replace(
     text: &CelString<'_>,
     from: &CelString<'_>,
     to: &CelString<'_>,
-    steps: &Steps,
+    steps: &Own<Steps>,
 ) -> Result<CelString<'static>, ExecutionError> {
     replace_some(text, from, to, &CelInt::from(-1), steps)
 }
@@ -147,24 +131,24 @@ fn replace_some(
     from: &CelString<'_>,
     to: &CelString<'_>,
     max: &CelInt,
-    steps: &Steps,
+    steps: &Own<Steps>,
 ) -> Result<CelString<'static>, ExecutionError> {
     let max = usize::try_from(*max.inner()).unwrap_or(usize::MAX);
     let count = text.inner().matches(from.inner()).count().min(max);
-    steps.add(text.inner().len().saturating_add(count.saturating_mul(to.inner().len())))?;
+    steps.0.add(text.inner().len().saturating_add(count.saturating_mul(to.inner().len())))?;
     Ok(text.inner().replacen(from.inner(), to.inner(), count).into())
 }
 
-fn join(list: &CelList<'_>, steps: &Steps) -> Result<CelString<'static>, ExecutionError> {
+fn join(list: &CelList<'_>, steps: &Own<Steps>) -> Result<CelString<'static>, ExecutionError> {
     join_with(list, &CelString::from(""), steps)
 }
 
 fn join_with(
     list: &CelList<'_>,
     separator: &CelString<'_>,
-    steps: &Steps,
+    steps: &Own<Steps>,
 ) -> Result<CelString<'static>, ExecutionError> {
-    steps.add(size(list).saturating_add(list.inner().len().saturating_mul(separator.inner().len())))?;
+    steps.0.add(size(list).saturating_add(list.inner().len().saturating_mul(separator.inner().len())))?;
     let texts = list.inner().iter().map(|of| match of.downcast_ref::<CelString>() {
         Some(text) => Ok(text.inner()),
         None => Err(no_overload("join", &[of.get_type()])),

@@ -24,9 +24,9 @@ struct Url {
     path: String,
     /// What follows a scheme without a slash.
     opaque: String,
-    /// As given.
+    /// As it is written, with its escapes; `None`: there is no question mark.
     query: Option<String>,
-    /// As given.
+    /// As it is written, with its escapes.
     fragment: String,
 }
 

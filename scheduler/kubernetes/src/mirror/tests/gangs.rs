@@ -55,6 +55,14 @@ fn half_a_gang_that_a_leader_has_bound_becomes_whole() {
     assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
 }
 
+/// Adds to a pod the Job that made it, and when.
+fn made_by(job: &str, created: &str, mut pod: Value) -> Value {
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job, "controller": true});
+    pod["metadata"]["ownerReferences"] = json!([owner]);
+    pod["metadata"]["creationTimestamp"] = created.into();
+    pod
+}
+
 impl World {
     /// The containers of a pod end, at this time if kubelet says one.
     fn end(&mut self, name: &str, phase: &str, at: Option<&str>) {
@@ -482,14 +490,7 @@ fn jobs_of_a_job_set_that_come_one_after_the_other_are_gangs() {
 fn a_gang_that_runs_again_needs_all_its_pods_again() {
     let mut world = World::new();
     world.node("n", 3);
-    let of_run = |controller: &str, created: &str| {
-        let mut pod = of_gang("g", 3);
-        let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": controller, "uid": controller});
-        pod["metadata"]["ownerReferences"] = json!([owner]);
-        pod["metadata"]["ownerReferences"][0]["controller"] = true.into();
-        pod["metadata"]["creationTimestamp"] = created.into();
-        pod
-    };
+    let of_run = |controller: &str, created: &str| made_by(controller, created, of_gang("g", 3));
     for name in ["a", "b", "c"] {
         world.pod(name, 100, of_run("first", "2026-01-01T10:00:00Z"));
     }
@@ -525,12 +526,7 @@ fn pods_of_two_controllers_that_share_a_gang_count_together() {
     let mut world = World::new();
     world.node("n", 3);
     for (name, controller) in [("a", "one"), ("b", "other"), ("c", "other")] {
-        let mut pod = of_gang("g", 3);
-        let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": controller, "uid": controller});
-        pod["metadata"]["ownerReferences"] = json!([owner]);
-        pod["metadata"]["ownerReferences"][0]["controller"] = true.into();
-        pod["metadata"]["creationTimestamp"] = "2026-01-01T10:00:00Z".into();
-        world.pod(name, 100, pod);
+        world.pod(name, 100, made_by(controller, "2026-01-01T10:00:00Z", of_gang("g", 3)));
     }
     world.reconcile();
     world.end("a", "Succeeded", Some("2026-01-01T10:00:00Z"));

@@ -76,7 +76,7 @@ fn pods_of_a_node_that_comes_back_run_on() {
 }
 
 #[test]
-fn a_pod_that_is_bound_while_its_node_comes_back_keeps_its_device() {
+fn a_pod_bound_while_its_node_comes_back_keeps_its_device() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 60, json!({}));
