@@ -115,7 +115,7 @@ async fn what_if(State(office): State<Office>, body: Bytes) -> Response {
 
 fn all_queues(view: &View) -> Vec<Queue> {
     let queues = queue_uses(view).into_iter().map(|queue| {
-        let (first, first_waits_because) = queue.head.unzip();
+        let (first, first_waits_because) = queue.head.map(|head| (head.name, head.reason)).unzip();
         Queue {
             name: queue.name,
             parent: queue.parent,

@@ -24,7 +24,8 @@ use crate::condition::Condition;
     printcolumn = r#"{"name":"Fair share","type":"number","jsonPath":".status.gpu.fairShare"}"#,
     printcolumn = r#"{"name":"Held","type":"number","jsonPath":".status.gpu.held"}"#,
     printcolumn = r#"{"name":"Waiting","type":"integer","jsonPath":".status.waiting"}"#,
-    printcolumn = r#"{"name":"Valid","type":"string","jsonPath":".status.conditions[?(@.type==\"Valid\")].status"}"#
+    printcolumn = r#"{"name":"Valid","type":"string","jsonPath":".status.conditions[?(@.type==\"Valid\")].status"}"#,
+    printcolumn = r#"{"name":"Waits because","type":"string","jsonPath":".status.conditions[?(@.type==\"Waiting\")].message","priority":1}"#
 )]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -110,7 +111,8 @@ pub struct QueueStatus {
     pub running: i32,
     /// The number of waiting pods and gangs of the queue and of the queues below it.
     pub waiting: i32,
-    /// `Valid`: whether the scheduler uses the specification as it is.
+    /// `Valid`: whether the scheduler uses the specification as it is. `Waiting`: whether pods wait, and why the first
+    /// of them does.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aliquot_api_server::{Client, is_not_found};
 use aliquot_scheduler_engine::Shown;
-use aliquot_telemetry::{QueueUse, queue_uses};
+use aliquot_telemetry::{Head, QueueUse, queue_uses};
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
@@ -25,6 +25,11 @@ const LOOK: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_secs(10);
 /// Queues that are written at a look, at most.
 const AT_A_LOOK: usize = 20;
+
+/// The condition that says whether a queue is as it is defined.
+const VALID: &str = "Valid";
+/// The condition that says whether pods of a queue wait, and why the first of them does.
+const WAITS: &str = "Waiting";
 
 /// Keeps the status of queues, for as long as this replica leads.
 pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown) {
@@ -70,6 +75,12 @@ fn status(queue: Option<&QueueUse>, said: &QueueSaid, fault: Option<Fault>, now:
     };
     let before = said.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let valid = Condition::new(VALID, is_valid, reason, text, before, now);
+    let head = queue.and_then(|queue| queue.head.as_ref());
+    let (reason, text) = match head {
+        None => ("NothingWaits".to_owned(), String::new()),
+        Some(Head { name, tier, reason }) => (camel_case(tier), format!("{name}: {tier}: {reason}")),
+    };
+    let waits = Condition::new(WAITS, head.is_some(), &reason, text, before, now);
     QueueStatus {
         observed_generation: said.generation,
         gpu: queue
@@ -81,12 +92,15 @@ fn status(queue: Option<&QueueUse>, said: &QueueSaid, fault: Option<Fault>, now:
             .unwrap_or_default(),
         running: count(queue.map_or(0, |queue| queue.running)),
         waiting: count(queue.map_or(0, |queue| queue.waiting)),
-        conditions: vec![valid],
+        conditions: vec![valid, waits],
     }
 }
 
-/// The condition that says whether a queue is as it is defined.
-const VALID: &str = "Valid";
+/// A tier's word as the reason of a condition: `FairShare` for `fair-share`.
+fn camel_case(word: &str) -> String {
+    let parts = word.split('-').filter_map(|part| part.split_at_checked(1));
+    parts.map(|(first, rest)| first.to_ascii_uppercase() + rest).collect()
+}
 
 #[cfg(test)]
 mod tests {
@@ -109,6 +123,24 @@ mod tests {
         let condition = &wrong.conditions[0];
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Cycle"));
         assert_eq!((condition.last_transition_time.as_str(), wrong.observed_generation), ("1970-01-01T00:00:09Z", 2));
+    }
+
+    #[test]
+    fn a_queue_says_why_its_first_pod_waits() {
+        let at = Timestamp::from_second(1).unwrap();
+        let condition = |head| {
+            let queue = QueueUse { head, ..QueueUse::default() };
+            status(Some(&queue), &QueueSaid::default(), None, at).conditions.remove(1)
+        };
+        let head = Head { name: "team/a".into(), tier: "fair-share", reason: "others have less".into() };
+        let waits = condition(Some(head));
+        assert_eq!(
+            (waits.type_.as_str(), waits.status.as_str(), waits.reason.as_str()),
+            ("Waiting", "True", "FairShare")
+        );
+        assert_eq!(waits.message, "team/a: fair-share: others have less");
+        let idle = condition(None);
+        assert_eq!((idle.status.as_str(), idle.reason.as_str(), idle.message.as_str()), ("False", "NothingWaits", ""));
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ mod queues;
 mod view;
 
 pub use http::{Telemetry, page, serve};
-pub use queues::{QueueUse, queue_uses};
+pub use queues::{Head, QueueUse, queue_uses};
 pub use view::{DeviceUse, NodeState, device_uses, register_view, tier_word};
 
 use std::sync::atomic::{AtomicI64, AtomicU64};

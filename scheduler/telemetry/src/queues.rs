@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use aliquot_scheduler_core::{QueueId, Resource};
 use aliquot_scheduler_engine::View;
 
+use crate::tier_word;
+
 /// A queue, with all queues below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueUse {
@@ -28,8 +30,19 @@ pub struct QueueUse {
     pub running: u32,
     /// Number of its pod groups with pending claims. A single claim counts as a group.
     pub waiting: u32,
-    /// The name of the first of those in the order of turns, and why it waits.
-    pub head: Option<(String, String)>,
+    /// The first of those in the order of turns.
+    pub head: Option<Head>,
+}
+
+/// A pod group that waits, or a single claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its name.
+    pub name: String,
+    /// What it waits for, in the word of [`tier_word`].
+    pub tier: &'static str,
+    /// Why it waits, in a sentence.
+    pub reason: String,
 }
 
 /// All queues, each before those below it.
@@ -60,7 +73,11 @@ pub fn queue_uses(view: &View) -> Vec<QueueUse> {
             pending_gpu_millis: time.map_or(0, |of| of.requested.saturating_sub(of.held)),
             running: id.and_then(|id| running.get(&id)).copied().unwrap_or(0),
             waiting: report.waiting,
-            head: report.head.map(|(name, reason)| (name, reason.to_string())),
+            head: report.head.map(|(name, reason)| Head {
+                name,
+                tier: tier_word(reason.tier()),
+                reason: reason.to_string(),
+            }),
             name: report.queue,
         }
     });
