@@ -137,12 +137,15 @@ impl Evicting<'_> {
         givers.into_iter().filter_map(|queue| self.before.get(&queue).cloned().flatten()).collect()
     }
 
-    /// Whether the unit's queue would stay within its fair share with one of these victims back in place. Then the
-    /// victim could take a place from a queue that holds too much.
+    /// Whether one of these victims could take a place from a queue that holds too much: it is within the fair share of
+    /// the unit's queue beside the unit, or the queue would stay within its share with it back in place.
     fn leaves_a_right(&self, cluster: &Cluster, taken: &[usize]) -> bool {
-        let (shares, queue) = (self.bounds.shares, self.bounds.unit.queue);
+        let Bounds { shares, own, unit, .. } = self.bounds;
+        let displaced = own.displaced_by(unit.rank, &unit.charge(cluster));
         let mut victims = taken.iter().filter_map(|number| self.selection.get(*number));
-        victims.any(|victim| shares.exceeded(cluster, queue, &victim.charge).is_none())
+        victims.any(|victim| {
+            !displaced.contains(&victim.rank()) || shares.exceeded(cluster, unit.queue, &victim.charge).is_none()
+        })
     }
 
     /// Places evicted units elsewhere if there is room for them and they take no more than before, though perhaps of

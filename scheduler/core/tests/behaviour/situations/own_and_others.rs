@@ -73,6 +73,23 @@ fn of_own_claims_only_those_beyond_the_share_leave() {
 }
 
 #[test]
+fn an_own_claim_that_would_only_come_back_is_left_alone() {
+    // Beside the urgent claim the queue deserves the room of the claim for three, which alone has room enough for it.
+    // If that one were taken, it would then evict the other queue's claim for its own place, and lose its work.
+    let mut kit = Kit::of_nodes(1, 10);
+    ["own", "other"].iter().for_each(|name| kit.queue(name, quota(5)));
+    let deserved = kit.claim(Claim { priority: 60, ..train("own", whole(3)) });
+    let last = kit.claim(train("own", whole(1)));
+    let borrowed = kit.claim(train("other", whole(6)));
+    kit.converge();
+    assert_eq!(kit.running(&[deserved, last, borrowed]), 3);
+    let high = kit.claim(urgent("own", whole(2)));
+    let out = evicted(&kit.converge());
+    assert!(out.contains(&borrowed) && !out.contains(&deserved), "{out:?}");
+    assert_eq!(kit.running(&[deserved, last, high]), 3);
+}
+
+#[test]
 fn an_own_claim_within_its_minimum_runtime_stays() {
     let mut kit = Kit::of_nodes(1, 4);
     kit.queue_of("own", BTreeMap::from([(Resource::DeviceCore, quota(2))]), |spec| {
