@@ -213,6 +213,41 @@ fn a_preferred_level_gives_way_and_a_required_one_does_not() {
 }
 
 #[test]
+fn a_gang_that_no_rack_can_take_stays_in_one_zone() {
+    let at = |zone: &str, rack: &str, devices| {
+        let labels = [("zone", zone), ("rack", rack)].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        NodeSpec { labels: labels.into_iter().collect(), ..kit::node(rack, 64, devices) }
+    };
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::TopologyChanged(vec!["zone".into(), "rack".into()])).expect("different labels");
+    // Best fit alone would take the racks with two devices, one in each zone.
+    for (zone, rack, devices) in [("a", "a-0", 2), ("a", "a-1", 3), ("b", "b-0", 2), ("b", "b-1", 3)] {
+        cluster.add_node(at(zone, rack, devices));
+    }
+    let near = GroupPlacement { preferred_level: Some("rack".into()), ..GroupPlacement::default() };
+    let pair = gang(&mut cluster, "pair", 2, 2, near.clone());
+    let trio = gang(&mut cluster, "trio", 3, 1, near);
+    scheduler().cycle(&mut cluster);
+    assert_eq!(nodes_of(&cluster, &pair), ["a-0", "a-1"]);
+    assert_eq!(nodes_of(&cluster, &trio), ["b-1"; 3], "and one that a rack can take is in one rack");
+}
+
+#[test]
+fn a_gang_that_no_rack_can_take_is_in_few_of_them() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::TopologyChanged(vec!["rack".into()])).expect("one label");
+    for (rack, devices) in [("small", 1), ("middle", 2), ("large", 4)] {
+        let labels = [("rack".to_owned(), rack.to_owned())].into_iter().collect();
+        cluster.add_node(NodeSpec { labels, ..kit::node(rack, 64, devices) });
+    }
+    let near = GroupPlacement { preferred_level: Some("rack".into()), ..GroupPlacement::default() };
+    let five = gang(&mut cluster, "five", 5, 1, near);
+    scheduler().cycle(&mut cluster);
+    // Best fit alone would fill the smallest racks first, and be in all three.
+    assert_eq!(nodes_of(&cluster, &five), ["large", "large", "large", "large", "small"]);
+}
+
+#[test]
 fn members_are_spread_or_kept_on_one_node_as_the_group_says() {
     let mut cluster = racks();
     let strategy = |strategy: PlacementStrategy| GroupPlacement { strategy, ..GroupPlacement::default() };

@@ -57,7 +57,8 @@ pub struct GroupPlacement {
     pub strategy: PlacementStrategy,
     /// The topology level, a label of nodes, in one domain of which all members must be.
     pub required_level: Option<String>,
-    /// The topology level in one domain of which all members should be, if that is possible.
+    /// The topology level in one domain of which all members should be, if that is possible. If not, they should be in
+    /// one domain of the nearest level around it, and in few domains of this level.
     pub preferred_level: Option<String>,
     /// The most devices that its members together may have on one node; `None`: no bound.
     pub max_devices_per_node: Option<u16>,

@@ -9,7 +9,7 @@ use crate::decisions::unit::Unit;
 use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
 use crate::state::statement::{Savepoint, Statement};
-use crate::state::topology::DomainId;
+use crate::state::topology::{Domain, DomainId};
 use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::pod_group::{GroupId, GroupPlacement, PlacementStrategy};
 use crate::vocabulary::queue_spec::QueueId;
@@ -89,16 +89,31 @@ impl Rules {
         Err(last)
     }
 
-    /// The domains in which to try the unit, one after another; `None` stands for the whole cluster.
+    /// The domains in which to try the unit, one after another; `None` stands for the whole cluster. If no domain of
+    /// the preferred level will do, the levels around it are tried from the inside out, up to the required one.
     fn scopes(&self, trial: &mut Placing<'_, '_>, unit: &Unit) -> Vec<Option<DomainId>> {
         let required = match &self.spread.required_level {
             None => vec![None],
             Some(label) => self.domains(trial, label, &unit.claims, None, None).into_iter().map(Some).collect(),
         };
-        let Some(label) = &self.spread.preferred_level else { return required };
-        let domains = |within: &Option<DomainId>| self.domains(trial, label, &unit.claims, None, *within);
-        let preferred: Vec<Option<DomainId>> = required.iter().flat_map(domains).map(Some).collect();
-        preferred.into_iter().chain(required).collect()
+        let mut scopes = Vec::new();
+        for label in self.preferred_levels(trial.statement.cluster()) {
+            for within in &required {
+                scopes.extend(self.domains(trial, &label, &unit.claims, None, *within).into_iter().map(Some));
+            }
+        }
+        scopes.extend(required);
+        scopes
+    }
+
+    /// The preferred level, and the levels around it that are within the required one, from the inside out.
+    fn preferred_levels(&self, cluster: &Cluster) -> Vec<String> {
+        let topology = cluster.topology();
+        let number = |label: &Option<String>| label.as_ref().and_then(|label| topology.level(label));
+        let Some(preferred) = number(&self.spread.preferred_level) else { return Vec::new() };
+        let outermost = number(&self.spread.required_level).map_or(0, |required| required + 1);
+        let labels = topology.levels().iter().take(preferred + 1).skip(outermost.min(preferred));
+        labels.rev().cloned().collect()
     }
 
     /// The domains of a level, within another domain, in which members can be placed that must be in one domain: the
@@ -255,10 +270,41 @@ impl Rules {
         rest: &[ClaimId],
         within: Option<DomainId>,
     ) -> Result<(), Unplaceable> {
-        match self.spread.strategy {
-            PlacementStrategy::SingleNode => self.place_on_one_node(trial, rest, within),
-            _ => self.place_each(trial, rest, within, None),
+        if self.spread.strategy == PlacementStrategy::SingleNode {
+            return self.place_on_one_node(trial, rest, within);
         }
+        let start = trial.statement.savepoint();
+        if self.place_in_few(trial, rest, within) {
+            return Ok(());
+        }
+        trial.statement.rollback(start);
+        self.place_each(trial, rest, within, None)
+    }
+
+    /// Places members in free room of few domains of the preferred level, if one domain was not enough for them.
+    /// Returns whether all found room; if not, some of them may be placed.
+    fn place_in_few(&self, trial: &mut Placing<'_, '_>, claims: &[ClaimId], within: Option<DomainId>) -> bool {
+        let topology = trial.statement.cluster().topology();
+        let level = self.spread.preferred_level.as_ref().and_then(|label| topology.level(label));
+        let outer = within.map(|id| topology.domain(id).map_or(usize::MAX, Domain::level));
+        let Some(level) = level.filter(|level| outer.is_none_or(|outer| outer < *level)) else { return false };
+        if claims.len() < 2 || trial.room.may_evict() || self.spread.strategy != PlacementStrategy::BestFit {
+            return false;
+        }
+        let mut left = demanding_first(trial.statement.cluster(), trial.engine, claims);
+        while !left.is_empty() {
+            let cluster = trial.statement.cluster();
+            let members = MemberNodes::of(cluster, self.group);
+            let scope = GroupScope { placement: &self.spread, members: &members, within };
+            let domains = trial.engine.domains_for(cluster, level, &wanted(cluster, &left), &scope);
+            let Some(domain) = domains.first().map(|domain| domain.place) else { return false };
+            let before = left.len();
+            left.retain(|claim| self.place_each(trial, &[*claim], Some(domain), None).is_err());
+            if left.len() == before {
+                return false;
+            }
+        }
+        true
     }
 
     fn sub_group_with_level(&self, cluster: &Cluster, claim: ClaimId) -> Option<usize> {
