@@ -53,7 +53,7 @@ pub(crate) fn refused(cluster: &Cluster, unit: &Unit, refusal: &Refusal) -> Opti
                 queue: own.spec().name.clone(),
                 resource: cluster.resources().resource(resource),
                 held,
-                asked: unit.least_charge(cluster).get(resource),
+                asked: asked(cluster, unit, resource),
                 fair_share,
             })
         }
@@ -64,6 +64,16 @@ pub(crate) fn refused(cluster: &Cluster, unit: &Unit, refusal: &Refusal) -> Opti
         }
         Refusal::SearchExhausted => Reason::SearchExhausted,
     })
+}
+
+/// What a unit asks for of a resource. A unit that may take several models may take all of it of each of them.
+fn asked(cluster: &Cluster, unit: &Unit, resource: usize) -> u64 {
+    let classes = unit.claims.iter().filter_map(|claim| cluster.class(cluster.class_of(*claim)?));
+    let most = classes.map(|class| class.most_charge().get(resource)).fold(0, u64::saturating_add);
+    match unit.least_charge(cluster).get(resource) {
+        0 => most,
+        least => least,
+    }
 }
 
 /// Whether queues other than this one hold some of a resource, of which this queue holds `own`. If they hold none, the

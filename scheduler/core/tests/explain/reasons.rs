@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use aliquot_scheduler_core::explain::{Exclusion, Protection, Reason, Shortage, Tier};
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Bytes, Claim, DeviceMemory, DeviceRequest, Event, GroupPlacement, MilliCpu, NamespaceSpec, PlacementStrategy,
-    PodGroup, Request, Resource, Scheduler, Settings, Taint,
+    Allowance, Bytes, Claim, DeviceMemory, DeviceRequest, Event, GroupPlacement, MilliCpu, NamespaceSpec,
+    PlacementStrategy, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, Taint,
 };
 
 use crate::setting::{GIB, Setting, cores, limit, node, part, quota, whole};
@@ -108,6 +108,27 @@ fn a_queue_above_its_fair_share_is_told_that_nobody_is_evicted_for_it() {
     );
     // The lack of room is reported as well, in a later tier.
     assert!(setting.explain(more).reasons.iter().any(|reason| reason.tier() == Tier::Device));
+}
+
+#[test]
+fn who_may_take_several_models_is_told_what_it_asks_for() {
+    let mut setting = Setting::with_nodes(1, 4);
+    setting.add_node(node("other", "B", 1));
+    let of_model = |devices: u64| Allowance { quota: Some(devices * 1000), ..Allowance::default() };
+    for (name, devices) in [("a", 3), ("b", 1)] {
+        let allowances = BTreeMap::from([(Resource::ModelCore("A".into()), of_model(devices))]);
+        let queue = QueueSpec { name: name.into(), allowances, ..QueueSpec::default() };
+        setting.cluster.apply(Event::QueueAdded(queue)).expect("a new queue");
+    }
+    setting.add_in("b", "b-0", whole(2));
+    setting.cycle();
+    let mut either = whole(4);
+    either.constraints.models = ["A", "B"].map(str::to_owned).into();
+    let more = setting.add_in("a", "a-0", either);
+    setting.cycle();
+    let (reason, text) = setting.reason(more);
+    let Reason::AboveFairShare(share) = &reason else { panic!("{reason:?}") };
+    assert_eq!((share.held, share.asked, share.fair_share), (0, 4000, 3000), "{text}");
 }
 
 #[test]
