@@ -390,8 +390,9 @@ mod tests {
         assert_eq!(preload, Preload::default());
         assert!(!extra_mounts.is_empty() && !extra_env.is_empty());
         assert_eq!(audit, Some(AuditSettings::default()));
-        let SharingSettings { mode, devices, mps } = sharing.unwrap();
+        let SharingSettings { mode, lease_max_ms, devices, mps } = sharing.unwrap();
         assert_eq!((mode, mps), (SharingMode::default(), MpsSettings::default()));
+        assert_eq!(lease_max_ms, SharingSettings::default().lease_max_ms);
         assert!(!devices.is_empty());
         let KubernetesSettings {
             mode,

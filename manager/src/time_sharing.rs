@@ -31,14 +31,16 @@ use device_thread::{Command, DeviceThread};
 /// The threads of all devices.
 pub(crate) struct TimeSharing {
     mps: Arc<Mps>,
+    /// The longest lease while other slices wait.
+    lease_max_ns: u64,
     devices: Mutex<BTreeMap<DeviceUuid, DeviceThread>>,
 }
 
 impl TimeSharing {
     /// A set without threads. Devices that `mps` shares never get one.
     #[must_use]
-    pub(crate) fn new(mps: Arc<Mps>) -> TimeSharing {
-        TimeSharing { mps, devices: Mutex::default() }
+    pub(crate) fn new(mps: Arc<Mps>, lease_max_ns: u64) -> TimeSharing {
+        TimeSharing { mps, lease_max_ns, devices: Mutex::default() }
     }
 
     /// Adds a slice: from now on its devices are shared with it. `inventory` describes the devices.
@@ -51,7 +53,7 @@ impl TimeSharing {
         for part in parts.iter().filter(|part| self.mps.mode_of(&part.device) == SharingMode::Time) {
             if !devices.contains_key(&part.device) {
                 let tells = inventory.device(&part.device).is_some_and(|device| device.tells_utilisation);
-                devices.insert(part.device.clone(), DeviceThread::start(&part.device, !tells)?);
+                devices.insert(part.device.clone(), DeviceThread::start(&part.device, !tells, self.lease_max_ns)?);
             }
         }
         for (number, part) in parts.iter().enumerate() {

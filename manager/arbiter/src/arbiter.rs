@@ -8,8 +8,8 @@ use crate::fair::{self, Contender, VirtualClock};
 use crate::gang::GangState;
 use crate::lease::{self, Rivals, Verdict};
 use crate::timing::{
-    BUDGET_OPEN_NS, DRAIN_POLL_NS, GANG_DRAIN_NS, GANG_GAP_NS, OVERRUN_LAST_NS, OVERRUN_MAX_NS, SHORT_LEASE_POLL_NS,
-    TICK_NS,
+    BUDGET_OPEN_NS, DRAIN_POLL_NS, GANG_DRAIN_NS, GANG_GAP_NS, OVERRUN_LAST_NS, OVERRUN_MAX_NS, QUANTUM_MAX_NS,
+    QUANTUM_MIN_NS, SHORT_LEASE_POLL_NS, TICK_NS,
 };
 use crate::usage::Usage;
 
@@ -54,13 +54,15 @@ pub struct PollOutcome {
 /// [`Arbiter::set_processes`]) and when a thread reports that it waits at a gate; otherwise at
 /// [`PollOutcome::next_poll_ns`].
 /// A late poll costs only accuracy.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Arbiter {
     containers: BTreeMap<ContainerId, Container>,
     clock: VirtualClock,
     polled_ns: u64,
     /// Whether no container ever runs free.
     charges_all: bool,
+    /// The longest lease while others wait.
+    quantum_max_ns: u64,
     /// Since when the device has been kept empty for a container whose other devices are about to be ready.
     kept_empty_since_ns: Option<u64>,
 }
@@ -69,7 +71,21 @@ impl Arbiter {
     /// An arbiter without containers. `now_ns` is the present time of a steady clock of the caller's choice.
     #[must_use]
     pub fn new(now_ns: u64) -> Self {
-        Self { polled_ns: now_ns, ..Self::default() }
+        Self {
+            containers: BTreeMap::new(),
+            clock: VirtualClock::default(),
+            polled_ns: now_ns,
+            charges_all: false,
+            quantum_max_ns: QUANTUM_MAX_NS,
+            kept_empty_since_ns: None,
+        }
+    }
+
+    /// The same arbiter with leases of at most `lease_max_ns` while others wait, drain included. Less is better for
+    /// those who wait, and costs more changes of lease. At least [`QUANTUM_MIN_NS`], at most [`QUANTUM_MAX_NS`].
+    #[must_use]
+    pub fn with_leases_of_at_most(self, lease_max_ns: u64) -> Self {
+        Self { quantum_max_ns: lease_max_ns.clamp(QUANTUM_MIN_NS, QUANTUM_MAX_NS), ..self }
     }
 
     /// An arbiter for a device whose use no driver reports: a container that is alone there gets leases too, so that it
@@ -396,6 +412,7 @@ impl Arbiter {
             weights: self.contending().map(Container::weight).sum(),
             longest_drain_ns: self.contending().map(|container| container.expected_drain_ns).max().unwrap_or(0),
             same_priority,
+            quantum_max_ns: self.quantum_max_ns,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::container::{Container, Phase};
 use crate::fair::{self, Contender};
-use crate::timing::{CYCLE_NS, IDLE_GRACE_NS, QUANTUM_MAX_NS, QUANTUM_MIN_NS, QUANTUM_WAKING_NS, TICK_NS};
+use crate::timing::{CYCLE_NS, IDLE_GRACE_NS, QUANTUM_MIN_NS, QUANTUM_WAKING_NS, TICK_NS};
 
 /// The containers that wait for the holder's lease.
 pub(crate) struct Rivals {
@@ -18,6 +18,8 @@ pub(crate) struct Rivals {
     pub(crate) longest_drain_ns: u64,
     /// Whether they all have the same priority.
     pub(crate) same_priority: bool,
+    /// The longest lease while any of them waits.
+    pub(crate) quantum_max_ns: u64,
 }
 
 /// The decision on a lease.
@@ -106,7 +108,7 @@ fn quantum_ns(holder: &Container, rivals: &Rivals) -> u64 {
     // Long kernels make a cycle long whatever the quanta are. Short quanta would then only add switches.
     let cycle_ns = CYCLE_NS.max(rivals.longest_drain_ns.saturating_mul(2));
     let part_ns = cycle_ns.saturating_mul(holder.weight()) / rivals.weights.max(holder.weight());
-    part_ns.clamp(QUANTUM_MIN_NS, QUANTUM_MAX_NS)
+    part_ns.clamp(QUANTUM_MIN_NS, rivals.quantum_max_ns)
 }
 
 /// The quantum, shortened if a container that was idle now waits and goes first.

@@ -1,6 +1,7 @@
 //! Errors of the configuration.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use aliquot_agent::settings as cluster;
@@ -52,6 +53,18 @@ pub enum ConfigError {
     SharedDevice {
         /// The UUID as it stands there.
         uuid: DeviceUuid,
+    },
+    /// Leases cannot be that short or long.
+    #[error(
+        "sharing.lease_max_ms is {ms}, which is not within {} to {} milliseconds",
+        allowed.start(),
+        allowed.end()
+    )]
+    LeaseMax {
+        /// The value as it stands there.
+        ms: u64,
+        /// The values that it can have.
+        allowed: RangeInclusive<u64>,
     },
     /// An entry of `cdi.extra_env` or `cdi.extra_mounts` would replace the shim's preloading.
     #[error(

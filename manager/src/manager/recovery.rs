@@ -180,7 +180,7 @@ impl Manager {
         let dirs = RegionDirs::prepare(&config.runtime_dir)?;
         let live = Arc::new(LiveSlices::default());
         let mps = Arc::new(Mps::new(config.sharing.clone()));
-        let time_sharing = Arc::new(TimeSharing::new(Arc::clone(&mps)));
+        let time_sharing = Arc::new(TimeSharing::new(Arc::clone(&mps), config.sharing.lease_max_ns()));
         let events = Arc::new(Events::default());
         events.record(Event::of(
             Kind::ManagerStarted,

@@ -15,7 +15,7 @@ fn mps(dir: &Path, script: &str) -> Mps {
     assert!(Command::new("cp").args([&text, &control]).status().unwrap().success());
     fs::set_permissions(&control, Permissions::from_mode(0o755)).unwrap();
     let mps = MpsSettings { control, pipe_directory: dir.into(), ..MpsSettings::default() };
-    Mps::new(SharingSettings { mode: SharingMode::Mps, devices: Vec::new(), mps })
+    Mps::new(SharingSettings { mode: SharingMode::Mps, mps, ..SharingSettings::default() })
 }
 
 fn part(device: &str, limit: u32) -> Part {

@@ -50,11 +50,16 @@ pub(super) struct DeviceThread {
 impl DeviceThread {
     /// Starts the thread of a device. `charges_all`: the driver does not say how busy the device is, so all use is
     /// charged.
-    pub(super) fn start(device: &DeviceUuid, charges_all: bool) -> io::Result<DeviceThread> {
+    pub(super) fn start(device: &DeviceUuid, charges_all: bool, lease_max_ns: u64) -> io::Result<DeviceThread> {
         let (commands, inbox) = mpsc::channel();
         let device = device.clone();
-        let thread =
-            thread::Builder::new().name("time-sharing".into()).spawn(move || run(&device, charges_all, &inbox))?;
+        let arbiter = move |now_ns| {
+            let arbiter = if charges_all { Arbiter::charging_all(now_ns) } else { Arbiter::new(now_ns) };
+            arbiter.with_leases_of_at_most(lease_max_ns)
+        };
+        let thread = thread::Builder::new()
+            .name("time-sharing".into())
+            .spawn(move || run(&device, arbiter(monotonic_ns()), &inbox))?;
         Ok(DeviceThread { commands, thread })
     }
 
@@ -184,7 +189,7 @@ enum Watch {
     Off,
 }
 
-fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
+fn run(device: &DeviceUuid, mut arbiter: Arbiter, inbox: &Receiver<Command>) {
     // Sleeps here take a fraction of a millisecond, so the kernel's default slack would matter.
     if let Err(error) = set_current_timer_slack(Some(NonZeroU64::MIN)) {
         debug!(%device, %error, "timers are less exact");
@@ -194,8 +199,6 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
     if let Err(error) = setpriority_process(Some(gettid()), NICE) {
         debug!(%device, %error, "time sharing runs at the usual priority");
     }
-    let begun_ns = monotonic_ns();
-    let mut arbiter = if charges_all { Arbiter::charging_all(begun_ns) } else { Arbiter::new(begun_ns) };
     let mut members: BTreeMap<ContainerId, Member> = BTreeMap::new();
     loop {
         while let Ok(command) = inbox.try_recv() {

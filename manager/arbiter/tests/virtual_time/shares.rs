@@ -135,6 +135,49 @@ fn a_crowd_that_is_limited_to_its_requests() {
 }
 
 #[test]
+fn few_and_many_containers_have_equal_parts_of_every_second() {
+    for count in [2, 3, 5, 10, 25] {
+        for kernel_ns in [50 * US, MS] {
+            let mut world = World::new(count, 1);
+            for container in (0..count).map(ContainerId) {
+                world.add_container(0, container, burstable(100 / count as u32));
+                world.start(0, container, Program::endless(&[kernel_ns]));
+            }
+            world.run_until(6 * SECOND);
+            let second = (SECOND / SAMPLE_NS) as usize;
+            let mean_bp = world.busy_bp(0) as i64 / count as i64;
+            // A second begins and ends within leases, of which each container has one in a cycle.
+            let lease_ns = (timing::CYCLE_NS / count).clamp(timing::QUANTUM_MIN_NS, timing::QUANTUM_MAX_NS);
+            let bound_bp = 50 + basis_points(lease_ns * (count - 1) / count, SECOND);
+            for container in (0..count).map(ContainerId) {
+                let samples = &world.record(0, container).samples[second..];
+                let seconds = samples.iter().zip(&samples[second..]);
+                let off = seconds.map(|(from, to)| (basis_points(to - from, SECOND) - mean_bp).abs()).max().unwrap();
+                assert!(off <= bound_bp, "{container:?} of {count}, kernels of {kernel_ns} ns: off by {off} bp");
+            }
+        }
+    }
+}
+
+#[test]
+fn leases_are_as_short_as_they_must_be() {
+    for (lease_max_ns, wanted) in [(2 * MS, 2_800..5_000), (5 * MS, 1_700..2_100), (u64::MAX, 450..550)] {
+        let mut world = World::new(1, 1).with_leases_of_at_most(lease_max_ns);
+        for container in [ContainerId(0), ContainerId(1)] {
+            world.add_container(0, container, burstable(50));
+            world.start(0, container, Program::endless(&[50 * US]));
+        }
+        world.run_until(10 * SECOND);
+        for container in [ContainerId(0), ContainerId(1)] {
+            let used = basis_points(world.record(0, container).used_ns * 10_000 / world.busy_bp(0), 10 * SECOND);
+            assert!(used.abs_diff(5_000) <= 100, "leases of {lease_max_ns} ns: {used} bp");
+        }
+        let leases: u64 = [0, 1].map(|number| world.usage(0, ContainerId(number)).leases).iter().sum();
+        assert!(wanted.contains(&leases), "{leases} leases of at most {lease_max_ns} ns in 10 s");
+    }
+}
+
+#[test]
 fn free_time_is_shared_by_request() {
     let mut world = World::new(1, 1);
     for (number, percent) in [(0, 10), (1, 30)] {

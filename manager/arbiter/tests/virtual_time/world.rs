@@ -79,6 +79,14 @@ impl World {
         }
     }
 
+    /// The same world, whose arbiters grant no longer leases than this while others wait.
+    pub(crate) fn with_leases_of_at_most(mut self, lease_max_ns: u64) -> Self {
+        for device in &mut self.devices {
+            device.arbiter = Arbiter::new(0).with_leases_of_at_most(lease_max_ns);
+        }
+        self
+    }
+
     pub(crate) fn add_container(&mut self, device: usize, container: ContainerId, share: Share) {
         let device = &mut self.devices[device];
         device.arbiter.add(container, share);
