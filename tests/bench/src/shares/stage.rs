@@ -50,8 +50,14 @@ impl Stage {
 
     /// A stage whose machine's configuration has these keys.
     pub(super) fn with(configuration: &str) -> Stage {
+        Stage::with_settings(configuration, "")
+    }
+
+    /// The same with these keys in the manager's configuration.
+    pub(super) fn with_settings(configuration: &str, settings: &str) -> Stage {
         let gpu = SimulatedGpu::with(configuration);
-        let (node, load) = (Node::start(&gpu), HostProgram::linked(&gpu, "load"));
+        let node = Node::with(&gpu, &format!("cdi_dir = 'off'\n{settings}"));
+        let load = HostProgram::linked(&gpu, "load");
         Stage { gpu, node, load, witness: Witness::start(), front: None }
     }
 
