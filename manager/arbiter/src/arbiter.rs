@@ -409,6 +409,7 @@ impl Arbiter {
             best: least(&|other| !is_held(other)),
             held: least(&is_held),
             best_woken: least(&|other| other.woke && !is_held(other)),
+            best_back: least(&|other| other.came_back && !is_held(other)),
             weights: self.contending().map(Container::weight).sum(),
             longest_drain_ns: self.contending().map(|container| container.expected_drain_ns).max().unwrap_or(0),
             same_priority,

@@ -90,6 +90,10 @@ pub(crate) struct Container {
     pub(crate) absent: bool,
     /// The container was idle, wants the device now, and has had no lease since.
     pub(crate) woke: bool,
+    /// The container handed its last lease back, wants the device again, and has had no lease since.
+    pub(crate) came_back: bool,
+    /// The container handed its last lease back.
+    handed_back: bool,
 
     /// Expected charge of one of its leases, drain included, from experience.
     pub(crate) expected_lease_ns: u64,
@@ -156,6 +160,8 @@ impl Container {
             contending: false,
             absent: true,
             woke: false,
+            came_back: false,
+            handed_back: false,
             expected_lease_ns: QUANTUM_MIN_NS,
             expected_drain_ns: QUANTUM_MIN_NS,
             unpaid_ns: 0,
@@ -290,6 +296,7 @@ impl Container {
             }
             self.last_active_ns = now_ns;
             self.woke |= self.idle && self.waiting;
+            self.came_back |= self.handed_back && self.waiting;
             self.idle = false;
         } else if self.processes == 0
             || (now_ns.saturating_sub(self.last_active_ns) > IDLE_GRACE_NS && !self.is_kept_elsewhere())
@@ -362,6 +369,7 @@ impl Container {
         self.usage.leases += 1;
         self.usage.end_wait(now_ns);
         self.woke = false;
+        (self.came_back, self.handed_back) = (false, false);
         self.active = false;
         self.unused = true;
         self.last_active_ns = now_ns;
@@ -387,6 +395,7 @@ impl Container {
     /// Hands the lease back because its holder does nothing.
     pub(crate) fn hand_back(&mut self, now_ns: u64) {
         self.idle_grace_ns = (self.idle_grace_ns / 2).max(IDLE_GRACE_MIN_NS);
+        self.handed_back = true;
         self.follows &= !(self.unused && self.together);
         if self.unused {
             self.pay_for_waking();

@@ -12,6 +12,8 @@ pub(crate) struct Rivals {
     pub(crate) held: Option<Contender>,
     /// The best contender among those that were idle before they began to wait.
     pub(crate) best_woken: Option<Contender>,
+    /// The best contender among those that handed their last lease back.
+    pub(crate) best_back: Option<Contender>,
     /// Sum of the weights of all containers that want the device, including the holder's.
     pub(crate) weights: u64,
     /// The longest expected drain among them.
@@ -111,12 +113,15 @@ fn quantum_ns(holder: &Container, rivals: &Rivals) -> u64 {
     part_ns.clamp(QUANTUM_MIN_NS, rivals.quantum_max_ns)
 }
 
-/// The quantum, shortened if a container that was idle now waits and goes first.
+/// The quantum, shortened if a container that was idle or had handed its lease back now waits and goes first. Short
+/// pauses shorten it less, even for a higher class: work with many of them would lose too much time of others to
+/// changes of lease.
 fn curtailed_ns(holder: &Container, quantum_ns: u64, rivals: &Rivals) -> u64 {
     let renewal = fair::renewal(holder, quantum_ns, rivals.same_priority);
     match rivals.best_woken {
         Some(woken) if woken.class < renewal.class => quantum_ns.min(QUANTUM_MIN_NS),
         Some(woken) if woken < renewal => quantum_ns.min(QUANTUM_WAKING_NS),
+        _ if rivals.best_back.is_some_and(|back| back < renewal) => quantum_ns.min(QUANTUM_WAKING_NS),
         _ => quantum_ns,
     }
 }

@@ -90,6 +90,24 @@ fn a_service_of_the_same_priority_waits_for_a_short_lease_and_one_kernel() {
 }
 
 #[test]
+fn a_request_soon_after_the_last_one_waits_for_a_short_lease() {
+    for priority in [0, 1] {
+        let mut world = World::new(3, 1);
+        world.add_container(0, BATCH, burstable(70));
+        world.add_container(0, SERVICE, Share { priority, ..burstable(30) });
+        world.start(0, BATCH, Program::endless(&[MS]));
+        // Pauses so long that it soon hands each lease back when the kernel is done.
+        let service = world.start(0, SERVICE, Program::synchronous(MS, 4 * MS));
+        world.run_until(SECOND);
+        // Pauses so short that it does not count as idle.
+        world.processes[service].as_mut().unwrap().program.pause_ns = 3 * MS / 2;
+        world.run_until(5 * SECOND);
+        let wait_ns = world.longest_wait_ns(0, SERVICE);
+        assert!(wait_ns <= timing::QUANTUM_WAKING_NS + MS + SLACK_NS, "priority {priority}: {wait_ns}");
+    }
+}
+
+#[test]
 fn the_time_of_an_idle_container_is_lent_and_returned() {
     let mut world = World::new(5, 1);
     for container in [BATCH, SERVICE] {
