@@ -9,7 +9,7 @@ use crate::gang::GangState;
 use crate::lease::{self, Rivals, Verdict};
 use crate::timing::{
     BUDGET_OPEN_NS, DRAIN_POLL_NS, GANG_DRAIN_NS, GANG_GAP_NS, OVERRUN_LAST_NS, OVERRUN_MAX_NS, QUANTUM_MAX_NS,
-    QUANTUM_MIN_NS, SHORT_LEASE_POLL_NS, TICK_NS,
+    QUANTUM_URGENT_NS, SHORT_LEASE_POLL_NS, TICK_NS,
 };
 use crate::usage::Usage;
 
@@ -82,10 +82,10 @@ impl Arbiter {
     }
 
     /// The same arbiter with leases of at most `lease_max_ns` while others wait, drain included. Less is better for
-    /// those who wait, and costs more changes of lease. At least [`QUANTUM_MIN_NS`], at most [`QUANTUM_MAX_NS`].
+    /// those who wait, and costs more changes of lease. At least [`QUANTUM_URGENT_NS`], at most [`QUANTUM_MAX_NS`].
     #[must_use]
     pub fn with_leases_of_at_most(self, lease_max_ns: u64) -> Self {
-        Self { quantum_max_ns: lease_max_ns.clamp(QUANTUM_MIN_NS, QUANTUM_MAX_NS), ..self }
+        Self { quantum_max_ns: lease_max_ns.clamp(QUANTUM_URGENT_NS, QUANTUM_MAX_NS), ..self }
     }
 
     /// An arbiter for a device whose use no driver reports: a container that is alone there gets leases too, so that it

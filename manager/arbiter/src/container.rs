@@ -5,7 +5,7 @@ use crate::charge::Span;
 use crate::gang::{GangState, Precedence, Siblings};
 use crate::timing::{
     BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS, OVERDUE_NS,
-    OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_MIN_NS, WAKING_NS,
+    OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_URGENT_NS, WAKING_NS,
 };
 use crate::usage::Usage;
 
@@ -162,8 +162,8 @@ impl Container {
             woke: false,
             came_back: false,
             handed_back: false,
-            expected_lease_ns: QUANTUM_MIN_NS,
-            expected_drain_ns: QUANTUM_MIN_NS,
+            expected_lease_ns: QUANTUM_URGENT_NS,
+            expected_drain_ns: QUANTUM_URGENT_NS,
             unpaid_ns: 0,
             unused_ns: 0,
             lease_charged_ns: 0,
@@ -415,7 +415,7 @@ impl Container {
         // The container pays for the lease: it may have used time without showing it, and hiding work must gain
         // nothing.
         self.cap.spend(now_ns.saturating_sub(since_ns));
-        self.patience_ns = (self.patience_ns / 2).max(QUANTUM_MIN_NS);
+        self.patience_ns = (self.patience_ns / 2).max(QUANTUM_URGENT_NS);
         self.close(now_ns);
     }
 

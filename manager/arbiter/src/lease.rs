@@ -2,7 +2,7 @@
 
 use crate::container::{Container, Phase};
 use crate::fair::{self, Contender};
-use crate::timing::{CYCLE_NS, IDLE_GRACE_NS, QUANTUM_MIN_NS, QUANTUM_WAKING_NS, TICK_NS};
+use crate::timing::{CYCLE_NS, IDLE_GRACE_NS, QUANTUM_MIN_NS, QUANTUM_URGENT_NS, TICK_NS};
 
 /// The containers that wait for the holder's lease.
 pub(crate) struct Rivals {
@@ -110,7 +110,7 @@ fn quantum_ns(holder: &Container, rivals: &Rivals) -> u64 {
     // Long kernels make a cycle long whatever the quanta are. Short quanta would then only add switches.
     let cycle_ns = CYCLE_NS.max(rivals.longest_drain_ns.saturating_mul(2));
     let part_ns = cycle_ns.saturating_mul(holder.weight()) / rivals.weights.max(holder.weight());
-    part_ns.clamp(QUANTUM_MIN_NS, rivals.quantum_max_ns)
+    part_ns.clamp(QUANTUM_MIN_NS.min(rivals.quantum_max_ns), rivals.quantum_max_ns)
 }
 
 /// The quantum, shortened if a container that was idle or had handed its lease back now waits and goes first. Short
@@ -119,9 +119,9 @@ fn quantum_ns(holder: &Container, rivals: &Rivals) -> u64 {
 fn curtailed_ns(holder: &Container, quantum_ns: u64, rivals: &Rivals) -> u64 {
     let renewal = fair::renewal(holder, quantum_ns, rivals.same_priority);
     match rivals.best_woken {
-        Some(woken) if woken.class < renewal.class => quantum_ns.min(QUANTUM_MIN_NS),
-        Some(woken) if woken < renewal => quantum_ns.min(QUANTUM_WAKING_NS),
-        _ if rivals.best_back.is_some_and(|back| back < renewal) => quantum_ns.min(QUANTUM_WAKING_NS),
+        Some(woken) if woken.class < renewal.class => quantum_ns.min(QUANTUM_URGENT_NS),
+        Some(woken) if woken < renewal => quantum_ns.min(QUANTUM_MIN_NS),
+        _ if rivals.best_back.is_some_and(|back| back < renewal) => quantum_ns.min(QUANTUM_MIN_NS),
         _ => quantum_ns,
     }
 }

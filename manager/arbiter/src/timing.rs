@@ -13,11 +13,13 @@ pub const DRAIN_POLL_NS: u64 = 100_000;
 /// moment.
 pub const QUANTUM_MAX_NS: u64 = 20_000_000;
 
-/// The time after which the holder gives way to a container that begins to wait after being idle.
-pub const QUANTUM_WAKING_NS: u64 = 5_000_000;
+/// The shortest lease among containers of one class, and the time after which the holder gives way to one of them that
+/// begins to wait after being idle. Shorter ones would be lost in the changes of lease, each of which costs about
+/// 0.3 ms.
+pub const QUANTUM_MIN_NS: u64 = 5_000_000;
 
-/// The shortest lease, and the time after which the holder gives way to a container of a higher class.
-pub const QUANTUM_MIN_NS: u64 = 2_000_000;
+/// The time after which the holder gives way to a container of a higher class. No lease need be shorter.
+pub const QUANTUM_URGENT_NS: u64 = 2_000_000;
 
 /// The time in which each waiting container gets a lease, as far as kernel lengths and shares allow. Quanta are parts
 /// of it.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use aliquot_arbiter::timing::{QUANTUM_MAX_NS, QUANTUM_MIN_NS};
+use aliquot_arbiter::timing::{QUANTUM_MAX_NS, QUANTUM_URGENT_NS};
 use serde::Deserialize;
 
 use crate::config::{ConfigError, absolute};
@@ -45,7 +45,7 @@ pub struct MpsSettings {
 }
 
 /// The shortest and the longest value of [`SharingSettings::lease_max_ms`].
-const LEASE_MAX_MS: std::ops::RangeInclusive<u64> = QUANTUM_MIN_NS / NS_PER_MS..=QUANTUM_MAX_NS / NS_PER_MS;
+const LEASE_MAX_MS: std::ops::RangeInclusive<u64> = QUANTUM_URGENT_NS / NS_PER_MS..=QUANTUM_MAX_NS / NS_PER_MS;
 const NS_PER_MS: u64 = 1_000_000;
 
 impl Default for SharingSettings {
@@ -118,7 +118,7 @@ mod tests {
     fn leases_are_as_long_as_the_arbiter_can_make_them() {
         let settings = |ms| SharingSettings { lease_max_ms: ms, ..SharingSettings::default() };
         assert_eq!(SharingSettings::default().lease_max_ns(), QUANTUM_MAX_NS);
-        assert_eq!(settings(2).validated().unwrap().lease_max_ns(), QUANTUM_MIN_NS);
+        assert_eq!(settings(2).validated().unwrap().lease_max_ns(), QUANTUM_URGENT_NS);
         for ms in [0, 1, 21, u64::MAX] {
             let error = settings(ms).validated().unwrap_err().to_string();
             assert!(error.contains(&ms.to_string()) && error.contains("2 to 20"), "{error}");

@@ -28,7 +28,7 @@ fn a_service_of_higher_priority_waits_for_the_shortest_lease_and_one_kernel() {
         let world = beside_a_batch(kernel_ns, Share { priority: 1, ..capped(30) });
         let (usage, wait_ns) = (world.usage(0, SERVICE), world.longest_wait_ns(0, SERVICE));
         assert!(usage.leases > 80, "{usage:?}");
-        assert!(wait_ns <= timing::QUANTUM_MIN_NS + kernel_ns + SLACK_NS, "{wait_ns} beside {kernel_ns}");
+        assert!(wait_ns <= timing::QUANTUM_URGENT_NS + kernel_ns + SLACK_NS, "{wait_ns} beside {kernel_ns}");
     }
 }
 
@@ -64,7 +64,7 @@ fn requests_that_come_at_any_time_wait_for_a_quantum_and_a_kernel() {
             let prompt = waits_within_bp(&usage, 25 * MS);
             assert!(usage.waits.iter().sum::<u64>() > 50, "seed {seed}: {usage:?}");
             assert!(prompt >= 9_900, "seed {seed}, bursts of {burst}: {prompt} bp within 25 ms, {usage:?}");
-            assert!(wait_ns <= timing::QUANTUM_MIN_NS + 20 * MS + SLACK_NS, "seed {seed}: {wait_ns}");
+            assert!(wait_ns <= timing::QUANTUM_URGENT_NS + 20 * MS + SLACK_NS, "seed {seed}: {wait_ns}");
         }
     }
 }
@@ -85,7 +85,7 @@ fn a_service_of_the_same_priority_waits_for_a_short_lease_and_one_kernel() {
     for kernel_ns in [MS, 20 * MS] {
         let world = beside_a_batch(kernel_ns, burstable(30));
         let wait_ns = world.longest_wait_ns(0, SERVICE);
-        assert!(wait_ns <= timing::QUANTUM_WAKING_NS + kernel_ns + SLACK_NS, "{wait_ns} beside {kernel_ns}");
+        assert!(wait_ns <= timing::QUANTUM_MIN_NS + kernel_ns + SLACK_NS, "{wait_ns} beside {kernel_ns}");
     }
 }
 
@@ -103,7 +103,7 @@ fn a_request_soon_after_the_last_one_waits_for_a_short_lease() {
         world.processes[service].as_mut().unwrap().program.pause_ns = 3 * MS / 2;
         world.run_until(5 * SECOND);
         let wait_ns = world.longest_wait_ns(0, SERVICE);
-        assert!(wait_ns <= timing::QUANTUM_WAKING_NS + MS + SLACK_NS, "priority {priority}: {wait_ns}");
+        assert!(wait_ns <= timing::QUANTUM_MIN_NS + MS + SLACK_NS, "priority {priority}: {wait_ns}");
     }
 }
 

@@ -160,6 +160,19 @@ fn few_and_many_containers_have_equal_parts_of_every_second() {
 }
 
 #[test]
+fn many_containers_lose_little_to_changes_of_lease() {
+    for kernel_ns in [50 * US, MS] {
+        let mut world = World::new(1, 1);
+        for container in (0..25).map(ContainerId) {
+            world.add_container(0, container, burstable(4));
+            world.start(0, container, Program::endless(&[kernel_ns]));
+        }
+        world.run_until(5 * SECOND);
+        assert!(world.busy_bp(0) >= 9_600, "kernels of {kernel_ns} ns: {} bp", world.busy_bp(0));
+    }
+}
+
+#[test]
 fn leases_are_as_short_as_they_must_be() {
     for (lease_max_ns, wanted) in [(2 * MS, 2_800..5_000), (5 * MS, 1_700..2_100), (u64::MAX, 450..550)] {
         let mut world = World::new(1, 1).with_leases_of_at_most(lease_max_ns);
