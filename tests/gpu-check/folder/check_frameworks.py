@@ -13,6 +13,8 @@ import subprocess
 import sys
 
 findings = []
+# Programs that have not ended by then count as hanging.
+TIMEOUT_SECONDS = 120
 
 
 def expect(what, holds, saw=""):
@@ -67,7 +69,7 @@ def triton(_):
     module("torch")
     # Triton wants a kernel's source in a file.
     path = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "check_triton.py")
-    ended = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     expect("a kernel of Triton's runs", ended.returncode == 0, ended.stderr)
 
 
@@ -90,7 +92,7 @@ def numba(_):
 
 def nvidia_smi(limit_bytes):
     query = [tool("nvidia-smi"), "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    ended = subprocess.run(query, capture_output=True, text=True)
+    ended = subprocess.run(query, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     expect("nvidia-smi runs", ended.returncode == 0, ended.stderr or ended.stdout)
     if limit_bytes and ended.returncode == 0:
         total = int(ended.stdout.split()[0])
@@ -101,7 +103,7 @@ def under(*command):
     """The check's own launches, run by a tool."""
     limits = ["--memory-bytes", "0", "--core-percent", "0", "--context-bytes", "0"]
     whole = [*command, sys.argv[3], "worker", "case", "launches", "--way", "bare", *limits]
-    ended = subprocess.run(whole, capture_output=True, text=True)
+    ended = subprocess.run(whole, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     expect(f"{os.path.basename(command[0])} runs a program", ended.returncode == 0, ended.stdout + ended.stderr)
 
 

@@ -237,7 +237,7 @@ def check_allocators(limit_bytes):
     for setting in ("expandable_segments:True", "backend:cudaMallocAsync"):
         environment = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=setting)
         fill = [sys.executable, "-c", FILL, str(limit_bytes), str(CHUNK_BYTES)]
-        ended = subprocess.run(fill, env=environment, capture_output=True, text=True)
+        ended = subprocess.run(fill, env=environment, capture_output=True, text=True, timeout=120)
         expect(f"PyTorch runs with {setting}", ended.returncode == 0, ended.stderr[-500:])
         if limit_bytes and ended.returncode == 0:
             held = int(ended.stdout.split()[-1])

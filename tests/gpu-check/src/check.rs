@@ -20,7 +20,7 @@ use crate::simulated::SimulatedGpu;
 use crate::truth::{SLACK_BYTES, Seen, Watch};
 use crate::way::{Limits, Way};
 use crate::workers::{NO_DEVICE, Probe};
-use crate::{Options, Part, frameworks, hooks, overhead, runtime, torch};
+use crate::{Options, PART_SECONDS, Part, frameworks, hooks, overhead, runtime, torch};
 
 /// Allowed error of a share, in percentage points.
 const SHARE_POINTS: f64 = 2.0;
@@ -78,9 +78,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
 
     let quick = options.quick;
+    let begun = Instant::now();
     let points = options.share_tolerance.unwrap_or(if quick { QUICK_SHARE_POINTS } else { SHARE_POINTS });
-    let parts = wanted(&options.only);
-    let mut report = Report::new(&options.json, &parts, device, limits, quick, points);
+    let parts = wanted(&options.only, quick);
+    let ends = quick.then(|| quick_ends(&parts));
+    let mut report = Report::new(&options.json, &parts, &options.only, device, limits, quick, points);
     if !is_in_memory(&runtime_base()) {
         report.unseen(
             "markers that the device writes",
@@ -91,8 +93,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     report.save()?;
     report.print_head();
     let setting = Setting { programs: &programs, quick, points, lead, cases: &options.case };
-    for part in parts {
-        let deadline = Deadline::after(Duration::from_secs(options.part_seconds));
+    for (index, part) in parts.into_iter().enumerate() {
+        let longest = Duration::from_secs(options.part_seconds);
+        let left = ends.as_ref().map_or(longest, |ends| ends[index].saturating_sub(begun.elapsed()));
+        let deadline = Deadline::after(longest.min(left));
         let mut run = PartRun::begin(part, Launcher { deadline, ..launcher.clone() }, &mut report);
         setting.run(part, &mut run);
         run.end();
@@ -103,14 +107,28 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The parts to run if `only` these were asked for, in order.
-fn wanted(only: &[Part]) -> Vec<Part> {
+/// The parts to run if `only` these were asked for, in the order of a whole or of a quick check.
+fn wanted(only: &[Part], quick: bool) -> Vec<Part> {
     let is_wanted = |part: &Part| match only {
         [] => !part.is_extra(),
         // The simulated GPU's shares are compared with the device's.
         only => only.contains(part) || (*part == Part::Shares && only.contains(&Part::Simulated)),
     };
-    Part::value_variants().iter().copied().filter(is_wanted).collect()
+    let order = || Part::QUICK.map(|(part, _)| part);
+    let parts = if quick { order().to_vec() } else { Part::value_variants().to_vec() };
+    parts.into_iter().filter(is_wanted).collect()
+}
+
+/// When each of `parts` of a quick check must have ended, after its begin: each has its portion of the whole time.
+fn quick_ends(parts: &[Part]) -> Vec<Duration> {
+    let portion = |part: &Part| Part::QUICK.iter().find(|(of, _)| of == part).map_or(0, |(_, portion)| *portion);
+    let whole: u32 = parts.iter().map(portion).sum();
+    let mut until = 0;
+    let mut end = |part| {
+        until += portion(part);
+        Duration::from_secs(PART_SECONDS) * until / whole.max(1)
+    };
+    parts.iter().map(&mut end).collect()
 }
 
 /// What parts need to know.
@@ -132,7 +150,7 @@ impl Setting<'_> {
         match part {
             Part::Facts => facts(run),
             Part::Conformance => conformance(run, cases),
-            Part::Overhead => run.report.overhead = Some(overhead::compare(run, if quick { 3 } else { 7 })),
+            Part::Overhead => run.report.overhead = Some(overhead::compare(run, if quick { 1 } else { 7 })),
             Part::Shares => shares(run, &Series::new(quick, lead)),
             Part::Simulated => {
                 if let Err(error) = simulated(run, programs, &Series::new(quick, lead)) {
@@ -159,13 +177,18 @@ fn shim_of_this_process() -> Option<String> {
     files.find(is_shim).map(str::to_owned)
 }
 
-/// A worker's findings, or a failure if it could not be run.
+/// A worker's findings, or a failure if it could not be run or has found nothing.
 fn ran(outcome: anyhow::Result<Findings>) -> Findings {
-    outcome.unwrap_or_else(|error| {
+    let failed = |reason: String| {
         let mut findings = Findings::default();
-        findings.expect("it runs to its end", false, format!("{error:#}"));
+        findings.expect("it runs to its end", false, reason);
         findings
-    })
+    };
+    match outcome {
+        Ok(findings) if findings.is_empty() => failed("it has looked at nothing".to_owned()),
+        Ok(findings) => findings,
+        Err(error) => failed(format!("{error:#}")),
+    }
 }
 
 /// Determines all facts about the driver.
@@ -228,7 +251,7 @@ fn own_directory() -> anyhow::Result<PathBuf> {
 fn probe() -> anyhow::Result<Option<Probe>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["worker", "probe"]);
-    let Ended { status, said, complained } = Running::start(command, Deadline::after(PROBE_TIMEOUT))?.ended()?;
+    let Ended { status, said, complained, .. } = Running::start(command, Deadline::after(PROBE_TIMEOUT))?.ended()?;
     if !complained.is_empty() {
         eprintln!("{complained}");
     }
@@ -242,36 +265,43 @@ fn probe() -> anyhow::Result<Option<Probe>> {
 /// Runs every case, or only the named ones, in every way, and one case without a node manager.
 fn conformance(run: &mut PartRun, only: &[String]) {
     let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
+    let mut bare_of_without = None;
     for case in CASES.iter().filter(|case| is_wanted(case.name)) {
         let mut bare = None;
         for way in Way::ALL {
             if !run.begins(&format!("{}, {way}", case.about)) {
                 continue;
             }
-            let mut findings = run_case(&run.launcher, case.name, way);
-            match &bare {
-                None => bare = Some(findings.clone()),
-                Some(bare) => findings.compare(bare),
+            let findings = run_case(&run.launcher, case.name, way, bare.as_ref());
+            if way == Way::Bare {
+                bare = Some(findings.clone());
             }
             run.add(case.name, way, findings);
+        }
+        if case.name == CASE_WITHOUT_MANAGER {
+            bare_of_without = bare;
         }
     }
     let without = format!("{CASE_WITHOUT_MANAGER}, without a manager");
     if is_wanted(CASE_WITHOUT_MANAGER) && run.begins(&without) {
         let alone = Launcher { socket: None, ..run.launcher.clone() };
-        let findings = run_case(&alone, CASE_WITHOUT_MANAGER, Way::Limited);
+        let findings = run_case(&alone, CASE_WITHOUT_MANAGER, Way::Limited, bare_of_without.as_ref());
         run.add(&without, Way::Limited, findings);
     }
 }
 
-/// Runs a case. For a limited slice, the device's memory is watched from outside.
-fn run_case(launcher: &Launcher, name: &str, way: Way) -> Findings {
+/// Runs a case, and compares it with what was found without a slice, if that is known. For a limited slice, the device's
+/// memory is watched from outside.
+fn run_case(launcher: &Launcher, name: &str, way: Way, bare: Option<&Findings>) -> Findings {
     let watch = (way == Way::Limited).then(|| Watch::begin(launcher));
     let (share, limits) = (way.share(&launcher.limits), launcher.limits.args());
     let way = way.to_string();
     let mut args = vec!["case", name, "--way", &way];
     args.extend(limits.iter().map(String::as_str));
     let mut findings = ran(launcher.run(share.as_ref(), &args));
+    if let Some(bare) = bare {
+        findings.compare(bare);
+    }
     if let Some(watch) = watch {
         note_what_was_taken(&mut findings, launcher.limits.memory_bytes, watch.and_then(Watch::end));
     }
@@ -292,5 +322,25 @@ fn note_what_was_taken(findings: &mut Findings, limit_bytes: u64, seen: anyhow::
                 format!("{taken} bytes of a limit of {limit_bytes}"),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quick_check_has_every_part_and_ends_within_ten_minutes() {
+        let (mut whole, mut quick) = (wanted(&[], false), wanted(&[], true));
+        let ends = quick_ends(&quick);
+        assert!(ends.is_sorted() && ends[0] > Duration::ZERO);
+        assert_eq!(ends.last(), Some(&Duration::from_secs(PART_SECONDS)));
+        assert_eq!(quick[0], Part::Hooks);
+        // A part that is asked for alone has all the time.
+        assert_eq!(quick_ends(&[Part::Overhead]), [Duration::from_secs(PART_SECONDS)]);
+        let name = |part: &Part| part.name();
+        whole.sort_by_key(name);
+        quick.sort_by_key(name);
+        assert_eq!(whole, quick);
     }
 }

@@ -95,22 +95,48 @@ impl Findings {
         self.answers.push(Answer { asked: asked.into(), answer: answer.into() });
     }
 
+    /// Whether nothing was looked at.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.findings.is_empty() && self.answers.is_empty() && self.figures.is_empty()
+    }
+
+    /// Whether something was looked at that was not skipped.
+    pub(crate) fn has_looked(&self) -> bool {
+        !self.figures.is_empty() || self.findings.iter().any(|finding| finding.verdict != Verdict::Skipped)
+    }
+
     /// Whether an expectation does not hold.
     pub(crate) fn has_failed(&self) -> bool {
         self.findings.iter().any(|finding| finding.verdict == Verdict::Fails)
     }
 
-    /// Adds a finding for each answer that differs from the answer in `bare`, or one finding that all agree.
+    /// Compares with what was found in `bare`. Adds a finding for each answer that differs from the answer there, or is in
+    /// only one of the two, or one finding that all agree. What could be looked at there must not be skipped.
     pub(crate) fn compare(&mut self, bare: &Findings) {
-        let differ: Vec<Finding> = self
-            .answers
-            .iter()
-            .filter_map(|Answer { asked, answer }| {
-                let without = bare.answers.iter().find(|other| other.asked == *asked)?;
-                (without.answer != *answer).then(|| Finding {
+        for finding in self.findings.iter_mut().filter(|finding| finding.verdict == Verdict::Skipped) {
+            let is_it = |other: &Finding| other.verdict == Verdict::Skipped && other.what == finding.what;
+            if !bare.findings.iter().any(is_it) {
+                finding.verdict = Verdict::Fails;
+                finding.saw = format!("skipped, as it was not without the shim: {}", finding.saw);
+            }
+        }
+        const NONE: &str = "no answer";
+        let of = |findings: &'_ [Answer], asked: &str| {
+            findings.iter().find(|other| other.asked == asked).map_or(NONE.to_owned(), |other| other.answer.clone())
+        };
+        let own = self.answers.iter().map(|answer| &answer.asked);
+        let missing = bare.answers.iter().map(|answer| &answer.asked).filter(|asked| {
+            let is_it = |answer: &Answer| answer.asked == **asked;
+            !self.answers.iter().any(is_it)
+        });
+        let differ: Vec<Finding> = own
+            .chain(missing)
+            .filter_map(|asked| {
+                let (with, without) = (of(&self.answers, asked), of(&bare.answers, asked));
+                (with != without).then(|| Finding {
                     what: format!("{asked}: the same answer as without the shim"),
                     verdict: Verdict::Fails,
-                    saw: format!("{answer} instead of {}", without.answer),
+                    saw: format!("{with} instead of {without}"),
                 })
             })
             .collect();
@@ -146,9 +172,32 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_only_one_way_gives_is_a_failure() {
+        let mut bare = Findings::default();
+        bare.answer("free of null", "CUDA_SUCCESS");
+        for (mut with, bare) in [(Findings::default(), bare.clone()), (bare, Findings::default())] {
+            with.compare(&bare);
+            assert!(with.has_failed() && with.findings[0].saw.contains("no answer"), "{with:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_skipped_only_with_the_shim_is_a_failure() {
+        let (mut bare, mut with) = (Findings::default(), Findings::default());
+        bare.skip("multicast objects", "the device has none");
+        with.skip("multicast objects", "the device has none");
+        with.compare(&bare);
+        assert!(!with.has_failed());
+        with.skip("NVML agrees with CUDA", "NVML cannot be loaded");
+        with.compare(&bare);
+        assert!(with.has_failed() && with.findings[1].saw.contains("cannot be loaded"), "{with:?}");
+    }
+
+    #[test]
     fn what_is_skipped_does_not_fail() {
         let mut findings = Findings::default();
+        assert!(findings.is_empty());
         findings.skip("managed memory", "the device has none");
-        assert!(!findings.has_failed());
+        assert!(!findings.has_failed() && !findings.is_empty() && !findings.has_looked());
     }
 }

@@ -26,6 +26,8 @@ const KERNEL_NS: u64 = 1_000_000;
 const GRAPH_KERNELS: u32 = 10;
 /// Time between two looks at the usage.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// `aliquot ps` answers by then, or is asked anew.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The least part that must be seen: the last look may be long before the program's end.
 const LEAST_PERCENT: u64 = 50;
 const PERCENT: u64 = 100;
@@ -194,8 +196,8 @@ fn usage(launcher: &Launcher) -> Option<Seen> {
         command.arg("--socket").arg(socket);
     }
     command.args(["ps", "--json", SLICE]);
-    let output = command.output().ok()?;
-    let usage: Usage = serde_json::from_slice(&output.stdout).ok()?;
+    let answer = launcher.start_command(command).ok()?.within(ANSWER_TIMEOUT).succeeded().ok()?;
+    let usage: Usage = serde_json::from_str(&answer.lines).ok()?;
     let part = usage.slices.first()?.parts.first()?;
     Some(Seen {
         charged_bytes: part.memory_used_bytes.saturating_sub(part.memory_overhead_bytes),

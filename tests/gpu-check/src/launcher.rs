@@ -1,7 +1,8 @@
 //! Starts workers, without or in a slice, and reads their output.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -17,6 +18,8 @@ use crate::way::{Limits, Share};
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Time that `aliquot run` and its program get to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most lines of output that are kept.
+const LINES_MAX: usize = 10_000;
 /// Time until the last output of a worker that has ended is read.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -99,6 +102,19 @@ impl Launcher {
         Running::start(command, self.deadline)
     }
 
+    /// Starts `command`; `None` if its program is not installed.
+    pub(crate) fn start_if_installed(&self, command: Command) -> anyhow::Result<Option<Running>> {
+        let is_missing = |error: &anyhow::Error| {
+            let cause = error.root_cause().downcast_ref::<io::Error>();
+            cause.is_some_and(|cause| cause.kind() == io::ErrorKind::NotFound)
+        };
+        match self.start_command(command) {
+            Ok(running) => Ok(Some(running)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Runs a worker of this program to its end, and returns its output.
     pub(crate) fn run<T: DeserializeOwned>(&self, share: Option<&Share>, args: &[&str]) -> anyhow::Result<T> {
         self.start(share, args)?.answer()
@@ -122,6 +138,8 @@ pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     /// The last line of its standard output.
     pub(crate) said: String,
+    /// The last [`LINES_MAX`] lines of it.
+    pub(crate) lines: String,
     /// The last lines of its standard error.
     pub(crate) complained: String,
 }
@@ -135,7 +153,7 @@ impl Running {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = children::start(&mut command)?;
         let (stdout, stderr) = (child.stdout.take().context("no pipe")?, child.stderr.take().context("no pipe")?);
-        let output = [read(stdout, 1), read(stderr, 5)];
+        let output = [read(stdout, LINES_MAX), read(stderr, 5)];
         Ok(Running { child, started: Instant::now(), timeout: TIMEOUT, deadline, output })
     }
 
@@ -162,10 +180,13 @@ impl Running {
         let took = self.started.elapsed();
         // Also if it has ended: something that it has started may hold its output open.
         children::end(&mut self.child, END_TIMEOUT);
-        let [said, complained] =
+        let [lines, complained] =
             self.output.each_ref().map(|output| output.recv_timeout(OUTPUT_TIMEOUT).unwrap_or_default());
         match status {
-            Some(status) => Ok(Ended { status, said, complained }),
+            Some(status) => {
+                let said = lines.lines().next_back().unwrap_or_default().to_owned();
+                Ok(Ended { status, said, lines, complained })
+            }
             None if took > self.timeout => bail!("it hangs: ended after {} s; it says: {complained}", took.as_secs()),
             None => bail!(
                 "ended after {} s, when the part had taken its {} s; it says: {complained}",
@@ -175,13 +196,18 @@ impl Running {
         }
     }
 
+    /// Waits until the worker ends. A failure of the worker is an error.
+    pub(crate) fn succeeded(self) -> anyhow::Result<Ended> {
+        let ended = self.ended()?;
+        if !ended.status.success() {
+            bail!("{}; it says: {}", ended.status, ended.complained);
+        }
+        Ok(ended)
+    }
+
     /// Waits until the worker ends, and returns the last line of its output. A failure of the worker is an error.
     pub(crate) fn last_line(self) -> anyhow::Result<String> {
-        let Ended { status, said, complained } = self.ended()?;
-        if !status.success() {
-            bail!("{status}; it says: {complained}");
-        }
-        Ok(said)
+        Ok(self.succeeded()?.said)
     }
 
     /// Like [`Running::last_line`], for output that is JSON.
@@ -207,12 +233,12 @@ fn read(from: impl std::io::Read + Send + 'static, count: usize) -> mpsc::Receiv
 
 /// The last `count` lines.
 fn last_lines(from: impl std::io::Read, count: usize) -> String {
-    let mut lines: Vec<String> = Vec::new();
+    let mut lines: VecDeque<String> = VecDeque::new();
     for line in BufReader::new(from).lines().map_while(Result::ok).filter(|line| !line.trim().is_empty()) {
         if lines.len() == count {
-            lines.remove(0);
+            lines.pop_front();
         }
-        lines.push(line);
+        lines.push_back(line);
     }
-    lines.join("\n")
+    Vec::from(lines).join("\n")
 }

@@ -82,6 +82,9 @@ pub(crate) struct Report {
     pub(crate) torch: Option<Torch>,
     /// The measurements that failed, and the parts that took too long.
     broken: Vec<Broken>,
+    /// The parts that were asked for by name.
+    #[serde(skip)]
+    asked: Vec<Part>,
     /// The parts that were asked for and have not run, or not to their end.
     parts_left: Vec<&'static str>,
     /// The checks that were not possible, with their reasons.
@@ -96,10 +99,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty report, to be written to `path`. The `parts` are still to be run.
+    /// An empty report, to be written to `path`. The `parts` are still to be run; those of `asked` were named.
     pub(crate) fn new(
         path: &Path,
         parts: &[Part],
+        asked: &[Part],
         device: Probe,
         limits: Limits,
         quick: bool,
@@ -125,6 +129,7 @@ impl Report {
             shares: None,
             torch: None,
             broken: Vec::new(),
+            asked: asked.to_vec(),
             parts_left: parts.iter().map(|part| part.name()).collect(),
             unseen: Vec::new(),
             failures: Vec::new(),
@@ -158,6 +163,14 @@ impl Report {
     /// Notes that `part` has run, and prints its results.
     pub(crate) fn end_part(&mut self, part: Part) {
         self.parts_left.retain(|left| *left != part.name());
+        if !self.has_looked(part) && !self.broken.iter().any(|broken| broken.part == part.name()) {
+            // A check that was asked for one thing, and could not look at it, has not found that it holds.
+            let (what, why) = ("something of it can be looked at", "nothing was");
+            match self.asked.contains(&part) {
+                true => self.add_broken(part, what.to_owned(), why.to_owned()),
+                false => self.unseen(part.name(), why.to_owned()),
+            }
+        }
         match part {
             Part::Conformance => self.print_conformance(),
             Part::Overhead => self.print_overhead(),
@@ -167,6 +180,21 @@ impl Report {
         }
         for Broken { what, why, .. } in self.broken.iter().filter(|broken| broken.part == part.name()) {
             println!("  FAILS   {what}: {why}");
+        }
+    }
+
+    /// Whether `part` has looked at anything: measured, compared or judged it.
+    fn has_looked(&self, part: Part) -> bool {
+        match part {
+            Part::Conformance => self.conformance.iter().any(|case| case.findings.has_looked()),
+            Part::Overhead => self.overhead.iter().flatten().any(|call| call.limited_ns.is_finite()),
+            Part::Shares => self.shares.iter().flatten().next().is_some(),
+            Part::Simulated => self.shares.iter().flatten().any(|share| share.simulated_percent.is_some()),
+            Part::Torch => self.torch.as_ref().is_some_and(|torch| !torch.ways.is_empty()),
+            _ => {
+                let mut cases = self.parts.iter().filter(|of| of.part == part.name()).flat_map(|of| &of.cases);
+                cases.any(|case| case.findings.has_looked())
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! Programs of the CUDA runtime, linked to the static and to the shared library. They are built if there is a compiler.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde::Deserialize;
@@ -14,6 +15,8 @@ use crate::way::Way;
 
 const SOURCE: &str = "check_runtime.cu";
 const COMPILER: &str = "nvcc";
+/// A compiler that has not told its version by then counts as hanging.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The program's output.
 #[derive(Clone, Debug, Deserialize)]
@@ -86,9 +89,10 @@ fn check_kind(
 
 /// Builds the program; `None` if there is no compiler.
 fn build(launcher: &Launcher, source: &Path, dir: &Path, library: &str) -> anyhow::Result<Option<PathBuf>> {
-    if Command::new(COMPILER).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-        return Ok(None);
-    }
+    let mut version = Command::new(COMPILER);
+    version.arg("--version");
+    let Some(running) = launcher.start_if_installed(version)? else { return Ok(None) };
+    running.within(VERSION_TIMEOUT).last_line().context(COMPILER)?;
     let program = dir.join("check_runtime");
     let mut compiler = Command::new(COMPILER);
     compiler.args(["-O1", "-cudart", library, "-o"]).arg(&program).arg(source);

@@ -63,9 +63,16 @@ pub(crate) struct Run {
 /// `points`.
 pub(crate) fn check(run: &mut PartRun, programs: &Path, quick: bool, points: f64) {
     let (script, launcher) = (programs.join(SCRIPT), run.launcher.clone());
-    if let Err(why) = usable(&launcher, &script) {
-        run.report.torch = Some(Torch { skipped: why, ..Torch::default() });
-        return;
+    match missing(&launcher, &script) {
+        Ok(None) => {}
+        Ok(Some(why)) => {
+            run.report.torch = Some(Torch { skipped: why, ..Torch::default() });
+            return;
+        }
+        Err(error) => {
+            run.fails("whether PyTorch can use the device", &error);
+            return;
+        }
     }
     let limit_bytes = LIMITED_MEMORY_BYTES_MAX.min(run.report.device.memory_bytes / 2);
     let mut torch = Torch::default();
@@ -122,19 +129,22 @@ fn judge_share(torch: &mut Torch, wanted_percent: f64, points: f64) {
     torch.limited_percent = Some(percents);
 }
 
-/// Checks that there is a PyTorch that can use the device.
-fn usable(launcher: &Launcher, script: &Path) -> Result<(), String> {
+/// What is missing for a PyTorch that can use the device; `None` if nothing is. An installed PyTorch that cannot be
+/// imported, or hangs, is an error.
+fn missing(launcher: &Launcher, script: &Path) -> anyhow::Result<Option<String>> {
+    const ASK: &str = "import importlib.util, json
+if importlib.util.find_spec('torch') is None:
+    print(json.dumps('PyTorch is not installed'))
+else:
+    import torch
+    print(json.dumps('' if torch.cuda.is_available() else 'PyTorch cannot use the device'))";
     if !script.exists() {
-        return Err(format!("{} does not exist", script.display()));
+        return Ok(Some(format!("{} does not exist", script.display())));
     }
     let mut python = Command::new("python3");
-    python.args(["-c", "import json, torch; print(json.dumps(torch.cuda.is_available()))"]);
-    match launcher.start_command(python) {
-        Err(_) => Err("python3 is not installed".to_owned()),
-        Ok(running) => match running.answer::<bool>() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err("PyTorch cannot use the device".to_owned()),
-            Err(error) => Err(format!("PyTorch is not installed: {error:#}")),
-        },
-    }
+    python.args(["-c", ASK]);
+    let Some(running) = launcher.start_if_installed(python)? else {
+        return Ok(Some("python3 is not installed".to_owned()));
+    };
+    Ok(Some(running.answer::<String>()?).filter(|missing| !missing.is_empty()))
 }

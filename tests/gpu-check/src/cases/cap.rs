@@ -25,6 +25,12 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     if scene.way != Way::Limited {
         let piece = cuda.allocate(PIECE_BYTES).and_then(|address| cuda.free(address));
         findings.expect_ok("memory can be taken and given back", piece);
+        // What is missing without a slice may be missing in one, and only that.
+        for kind in KINDS.iter().filter(|kind| !kind.is_array()) {
+            if let Some(why) = kind.missing(cuda) {
+                findings.skip(kind.name, why);
+            }
+        }
         return Ok(());
     }
     // The first context on a device is not reserved beforehand, because the node manager does not know its size yet. It
