@@ -18,6 +18,29 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 const OWN_KIND: &str = if cfg!(target_arch = "aarch64") { "AArch64" } else { "x86-64" };
 /// Where `ldconfig` may be.
 const LDCONFIG: [&str; 2] = ["/sbin/ldconfig", "/usr/sbin/ldconfig"];
+/// The library that every driver has.
+const DRIVER: &str = "libcuda.so.1";
+/// Where the libraries of a driver are whose loader has no cache, as on systems that are images: the places in which
+/// NVIDIA's container toolkit looks.
+const LIBRARY_DIRS: [&str; 6] = if cfg!(target_arch = "aarch64") {
+    [
+        "/usr/lib64",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu/nvidia/current",
+        "/lib64",
+        "/lib/aarch64-linux-gnu",
+        "/lib/aarch64-linux-gnu/nvidia/current",
+    ]
+} else {
+    [
+        "/usr/lib64",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/x86_64-linux-gnu/nvidia/current",
+        "/lib64",
+        "/lib/x86_64-linux-gnu",
+        "/lib/x86_64-linux-gnu/nvidia/current",
+    ]
+};
 
 /// Location of the node's driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +70,28 @@ impl DriverRoot {
         *self == DriverRoot::default()
     }
 
-    /// The libraries in the cache of the driver's loader: their names, and their paths below the driver's root. Empty
-    /// if `ldconfig` or the cache is missing.
+    /// The libraries in the cache of the driver's loader: their names, and their paths below the driver's root. If the
+    /// driver has a root of its own, and the cache or `ldconfig` is missing, or the cache does not know the driver:
+    /// also the libraries in the usual directories.
     pub(crate) fn loader_cache(&self) -> BTreeMap<String, PathBuf> {
+        let mut cache = self.cached();
+        if !self.is_own() && !cache.contains_key(DRIVER) {
+            for (name, path) in LIBRARY_DIRS.into_iter().flat_map(|dir| self.libraries_in(Path::new(dir))) {
+                cache.entry(name).or_insert(path);
+            }
+        }
+        cache
+    }
+
+    /// The libraries in `dir`, which is below the driver's root.
+    fn libraries_in(&self, dir: &Path) -> Vec<(String, PathBuf)> {
+        let entries = fs::read_dir(self.seen(dir)).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| name.contains(".so.")).map(|name| (name.clone(), dir.join(name))).collect()
+    }
+
+    /// The libraries in the cache of the driver's loader.
+    fn cached(&self) -> BTreeMap<String, PathBuf> {
         let output = LDCONFIG.into_iter().find_map(|tool| {
             let mut command = Command::new(tool);
             command.arg("-p");
@@ -158,6 +200,22 @@ mod tests {
         let mut found = root.loader_cache();
         found.retain(|name, _| name == "libc.so.6");
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_driver_without_a_loader_cache_is_found_in_its_directories() {
+        let node = tempfile::tempdir().unwrap();
+        let libraries = node.path().join("drivers/lib64");
+        fs::create_dir_all(&libraries).unwrap();
+        fs::write(libraries.join("libcuda.so.570.1"), "").unwrap();
+        symlink("libcuda.so.570.1", libraries.join("libcuda.so.1")).unwrap();
+        fs::write(libraries.join("README"), "").unwrap();
+        let root = DriverRoot::new(node.path().into(), "/drivers".into());
+        let found = root.loader_cache();
+        let expected =
+            ["libcuda.so.1", "libcuda.so.570.1"].map(|name| (name.to_owned(), Path::new("/lib64").join(name)));
+        assert_eq!(found, BTreeMap::from(expected));
+        assert_eq!(root.resolve(&found["libcuda.so.1"]).unwrap(), Path::new("/drivers/lib64/libcuda.so.570.1"));
     }
 
     #[test]

@@ -10,15 +10,19 @@ use crate::driver_root::DriverRoot;
 use crate::inventory::{Device, Inventory};
 use crate::slices::Slice;
 
-/// The driver's libraries, without the suffix `.so.` and a number or the driver's version.
-const LIBRARIES: [&str; 12] = [
+/// The driver's libraries, without the suffix `.so.` and a number or the driver's version. Two are only in old drivers:
+/// `fatbinaryloader` and `compiler`. `nvvm70` is for programs of CUDA 11, since R575.
+const LIBRARIES: [&str; 15] = [
     "libcuda",
     "libcudadebugger",
     "libnvidia-allocator",
     "libnvidia-cfg",
+    "libnvidia-compiler",
+    "libnvidia-fatbinaryloader",
     "libnvidia-gpucomp",
     "libnvidia-ml",
     "libnvidia-nvvm",
+    "libnvidia-nvvm70",
     "libnvidia-opencl",
     "libnvidia-pkcs11",
     "libnvidia-pkcs11-openssl3",
@@ -36,7 +40,7 @@ const CONTAINER_DIRS: [&str; 2] = if cfg!(target_arch = "aarch64") {
 /// The driver's programs that show a container its devices.
 const PROGRAMS: [&str; 2] = ["nvidia-smi", "nvidia-debugdump"];
 /// The directories where drivers install their programs.
-const PROGRAM_DIRS: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/opt/bin"];
+const PROGRAM_DIRS: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/opt/bin", "/bin"];
 const CONTAINER_PROGRAM_DIR: &str = "/usr/bin";
 /// The socket of the daemon that keeps devices initialised.
 const PERSISTENCE_SOCKET: &str = "/run/nvidia-persistenced/socket";
@@ -212,7 +216,13 @@ mod tests {
             fs::write(&path, "").unwrap();
             (name.to_owned(), path)
         };
-        let names = ["libnvidia-gpucomp.so.580.1", "libnvidia-nvvm.so.4", "libnvidia-pkcs11-openssl3.so.580.1"];
+        let names = [
+            "libnvidia-compiler.so.470.1",
+            "libnvidia-gpucomp.so.580.1",
+            "libnvidia-nvvm.so.4",
+            "libnvidia-nvvm70.so.4",
+            "libnvidia-pkcs11-openssl3.so.580.1",
+        ];
         let others = ["libnvidia-glcore.so.580.1", "libcudart.so.13", "libcuda.so"];
         let cache: BTreeMap<String, PathBuf> = names.into_iter().chain(others).map(entry).collect();
         let found = libraries(&DriverRoot::default(), &cache);
