@@ -3,6 +3,7 @@
 //! Where possible it tries a feature instead of comparing version numbers. It changes nothing.
 
 mod containers;
+mod device_memory;
 mod driver;
 mod finding;
 mod kernel;
@@ -31,6 +32,7 @@ pub(crate) fn doctor(socket: Option<&Path>, args: &DoctorArgs) -> Result<ExitCod
     let in_pod = is_in_pod();
     let (gpus, mut findings) = driver::findings(&manager, in_pod);
     findings.push(shim::finding());
+    findings.extend(device_memory::findings(Path::new("/")));
     findings.extend(kernel::findings());
     findings.extend(permissions::findings(&manager));
     findings.extend(manager.findings());

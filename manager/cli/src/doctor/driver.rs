@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use aliquot_abi::cuda::CUresult;
 use aliquot_proto::node::v1::{self as proto, DeviceHealth, Node};
@@ -134,7 +135,7 @@ fn findings_of(gpus: Gpus, cuda: Result<c_int, String>, nvml: Result<Nvml, NvmlE
         }
         Err(error) => findings.push(Finding::fail(NVML, error.to_string(), INSTALL_DRIVER)),
     }
-    findings.extend(mps());
+    findings.extend(mps(Path::new("/proc")));
     findings
 }
 
@@ -227,20 +228,38 @@ fn unwell(what: String, error: &NvmlError) -> Finding {
     )
 }
 
-/// Warns about MPS. Leases hold under MPS, because they hold up launches. But the driver does not distinguish the use
-/// of the server's clients.
-fn mps() -> Option<Finding> {
-    let running = fs::read_dir("/proc").ok()?.flatten().any(|process| {
-        fs::read_to_string(process.path().join("comm")).is_ok_and(|command| command.starts_with("nvidia-cuda-mps"))
-    });
-    running.then(|| {
-        Finding::warn(
-            "MPS",
-            "a control daemon or server runs: leases hold, but processes on its devices cannot be audited",
-            "where the manager's configuration does not share devices by MPS ([sharing] mode = \"mps\"), stop it: echo quit \
-             | nvidia-cuda-mps-control",
-        )
-    })
+/// Warns about MPS, by the processes in `proc`. Leases hold under MPS, because they hold up launches. But the driver does
+/// not distinguish the use of the server's clients.
+fn mps(proc: &Path) -> Vec<Finding> {
+    const CONTROL: &str = "nvidia-cuda-mps-control";
+    let processes = fs::read_dir(proc).into_iter().flatten().flatten().map(|process| process.path());
+    // The kernel keeps the first 15 bytes of a name, so the server and the control daemon have the same.
+    let is_mps = |process: &PathBuf| {
+        fs::read_to_string(process.join("comm")).is_ok_and(|command| command.starts_with("nvidia-cuda-mps"))
+    };
+    let arguments: Vec<String> = processes
+        .filter(is_mps)
+        .map(|process| fs::read(process.join("cmdline")).unwrap_or_default())
+        .map(|arguments| String::from_utf8_lossy(&arguments).replace('\0', " "))
+        .collect();
+    if arguments.is_empty() {
+        return Vec::new();
+    }
+    let mut findings = vec![Finding::warn(
+        "MPS",
+        "a control daemon or server runs: leases hold, but processes on its devices cannot be audited",
+        "where the manager's configuration does not share devices by MPS ([sharing] mode = \"mps\"), stop it: echo quit \
+         | nvidia-cuda-mps-control",
+    )];
+    let mut daemons = arguments.iter().filter(|arguments| arguments.contains(CONTROL));
+    if daemons.any(|arguments| !arguments.contains("-multiuser-server")) {
+        findings.push(Finding::warn(
+            "users of MPS",
+            "the control daemon serves one user at a time: programs of other users wait until that user's have ended",
+            "where programs run as different users: nvidia-cuda-mps-control -d -multiuser-server",
+        ));
+    }
+    findings
 }
 
 #[cfg(test)]
@@ -286,5 +305,23 @@ mod tests {
         let findings = of_manager(&Node { problem: problem.into(), ..node() });
         assert_eq!(findings[0].status, Status::Fail);
         assert!(text(&findings).contains(problem));
+    }
+
+    #[test]
+    fn an_mps_that_serves_one_user_at_a_time_is_told() {
+        let proc = tempfile::tempdir().unwrap();
+        let process = |pid: &str, command: &str, arguments: &str| {
+            fs::create_dir(proc.path().join(pid)).unwrap();
+            fs::write(proc.path().join(pid).join("comm"), command).unwrap();
+            fs::write(proc.path().join(pid).join("cmdline"), arguments).unwrap();
+        };
+        process("1", "systemd\n", "/sbin/init\0");
+        assert!(mps(proc.path()).is_empty());
+        process("7", "nvidia-cuda-mps\n", "nvidia-cuda-mps-control\0-d\0-multiuser-server\0");
+        process("8", "nvidia-cuda-mps\n", "nvidia-cuda-mps-server\0-multiuser-server\0");
+        assert_eq!(mps(proc.path()).len(), 1, "{}", text(&mps(proc.path())));
+        process("9", "nvidia-cuda-mps\n", "/usr/bin/nvidia-cuda-mps-control\0-d\0");
+        let both = text(&mps(proc.path()));
+        assert!(both.contains("users of MPS") && both.contains("-multiuser-server"), "{both}");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::finding::Finding;
 
@@ -20,7 +20,7 @@ const SO_PEERPIDFD: libc::c_int = 77;
 
 /// Findings about kernel and C library.
 pub(super) fn findings() -> Vec<Finding> {
-    vec![glibc(), pidfd(), peer_pidfd(), futex()]
+    vec![glibc(), fork(libc::MADV_WIPEONFORK), pidfd(), peer_pidfd(), futex()]
 }
 
 fn glibc() -> Finding {
@@ -33,6 +33,30 @@ fn glibc() -> Finding {
     match at_least(GLIBC_LEAST) {
         true => Finding::ok(WHAT, version),
         false => Finding::fail(WHAT, version, format!("the shim needs {}.{} or later", GLIBC_LEAST.0, GLIBC_LEAST.1)),
+    }
+}
+
+/// Tries `advice`, with which the shim has the kernel wipe its state in a forked child. Without that it limits nothing.
+fn fork(advice: libc::c_int) -> Finding {
+    const WHAT: &str = "fork";
+    const BYTES: NonZeroUsize = NonZeroUsize::new(1).unwrap();
+    let advised = || {
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists.
+        let page = unsafe { mmap_anonymous(None, BYTES, protection, MapFlags::MAP_PRIVATE)? };
+        // SAFETY: the advice concerns the mapping made above only.
+        let advised = nix::Error::result(unsafe { libc::madvise(page.as_ptr(), BYTES.get(), advice) });
+        // SAFETY: nothing refers to the mapping.
+        unsafe { munmap(page, BYTES.get())? };
+        advised
+    };
+    match advised() {
+        Ok(_) => Finding::ok(WHAT, "children of a program are limited as it is"),
+        Err(error) => Finding::fail(
+            WHAT,
+            format!("the kernel lacks MADV_WIPEONFORK ({error}): no program is limited"),
+            "needs Linux 4.14 or later, not an emulation of it",
+        ),
     }
 }
 
@@ -141,7 +165,15 @@ fn wake(word: &AtomicU32) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::Status;
     use super::*;
+
+    #[test]
+    fn a_kernel_on_which_the_shim_limits_nothing_is_told() {
+        const UNKNOWN: libc::c_int = 1_000_000;
+        assert_eq!((fork(libc::MADV_WIPEONFORK).status, fork(UNKNOWN).status), (Status::Ok, Status::Fail));
+        assert!(fork(UNKNOWN).text(0, false).contains("MADV_WIPEONFORK (EINVAL"), "{:?}", fork(UNKNOWN));
+    }
 
     #[test]
     fn the_trials_leave_nothing_and_do_not_hang() {
@@ -151,7 +183,7 @@ mod tests {
         let before = open();
         for _ in 0..TRIALS {
             let found: Vec<_> = findings().iter().map(|finding| finding.what.clone()).collect();
-            assert_eq!(found, ["glibc", "pidfd", "SO_PEERPIDFD", "futex"]);
+            assert_eq!(found, ["glibc", "fork", "pidfd", "SO_PEERPIDFD", "futex"]);
         }
         assert!(open() < before + TRIALS, "a descriptor is left open");
     }

@@ -14,9 +14,17 @@ fn every_finding_that_is_not_well_says_what_to_do() {
         let well = finding["status"] == "ok";
         assert!(well || finding["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{finding}");
     }
-    for what in
-        ["shim", "glibc", "pidfd", "SO_PEERPIDFD", "futex", "runtime directory", "embedded manager", "node manager"]
-    {
+    for what in [
+        "shim",
+        "glibc",
+        "fork",
+        "pidfd",
+        "SO_PEERPIDFD",
+        "futex",
+        "runtime directory",
+        "embedded manager",
+        "node manager",
+    ] {
         assert!(findings.iter().any(|finding| finding["what"] == what), "{what}: {text}");
     }
     let fails = findings.iter().any(|finding| finding["status"] == "fail");
