@@ -303,6 +303,13 @@ impl LiveSlice {
         }
     }
 
+    /// Whether the driver may still hold memory of processes that have ended: [`Self::keep_as_overhead`].
+    #[must_use]
+    pub(crate) fn awaits_memory(&self) -> bool {
+        let mut parts = (0..self.region.device_count()).map(|part| self.region.device_limits(part));
+        parts.any(|limits| limits.memory_settling.load(Ordering::Acquire) != 0)
+    }
+
     /// Begins a look at the memory of part `part`, which must exist. The driver is asked after this call. Returns
     /// [`Self::ends`].
     pub(crate) fn begin_memory_look(&self, part: usize) -> u64 {

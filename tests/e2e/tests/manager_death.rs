@@ -148,6 +148,26 @@ fn a_manager_that_stops_leaves_running_programs_limited() {
     drop(holder);
 }
 
+/// A driver may still be freeing the memory of a slice's last process when the slice is removed.
+#[test]
+fn what_the_driver_still_holds_of_a_removed_slice_is_nobody_s() {
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}teardown_ms = 3000\n[[device]]\nmemory = '128MiB'\n"));
+    let node = Node::start(&gpu);
+    let first = node.slice("first", 50, 96 * MIB);
+    let holder = hold(&gpu, &first, 96 * MIB);
+    // A look that began after the process held its memory: the driver lists it in the slice.
+    let looks = || first.limits().devices[0].memory_looks.load(Ordering::Relaxed);
+    let before = looks();
+    wait::until_true("the manager has looked", || looks() >= before + 4);
+    let _ = holder.kill();
+    wait::until_true("the manager has seen its end", || node.client().usage("first").unwrap().processes.is_empty());
+    assert!(!gpu.machine().device_use(0).processes.is_empty());
+    node.client().remove("first", false).unwrap();
+    assert!(gpu.machine().device_use(0).processes.is_empty());
+    let second = node.slice("second", 50, 96 * MIB);
+    assert_exactly_free(&gpu, &second, 96 * MIB);
+}
+
 /// A driver may need time to free a dead process's memory. Meanwhile it lists the memory under the old process id.
 #[test]
 fn the_dead_are_accused_of_nothing_while_the_driver_tears_them_down() {
