@@ -37,6 +37,13 @@ impl PythonEnvironment {
         MADE.get_or_init(|| PythonEnvironment::make("python-ucx", "requirements-ucx.txt"))
     }
 
+    /// The environment with PyTorch for CUDA. The first call makes it, as for [`PythonEnvironment::get`].
+    #[must_use]
+    pub fn pytorch() -> &'static PythonEnvironment {
+        static MADE: OnceLock<PythonEnvironment> = OnceLock::new();
+        MADE.get_or_init(|| PythonEnvironment::make("python-pytorch", "requirements-pytorch.txt"))
+    }
+
     /// The directory of the package `name`.
     #[must_use]
     pub fn package(&self, name: &str) -> PathBuf {
