@@ -30,6 +30,20 @@ fn four_streams_and_graphs_of_a_hundred_kernels_are_charged_in_full() {
     Shares::of(&gpu).exactly(30, &[streams.id()]).exactly(70, &[graphs.id()]).assert_kept();
 }
 
+/// A marker behind one stream's kernel says nothing of another stream's, which may end before or long after it.
+#[test]
+fn streams_whose_kernels_overlap_are_charged_once() {
+    let _alone = alone_on_the_machine();
+    let gpu = SimulatedGpu::with("concurrent_kernels = 8");
+    let node = Node::start(&gpu);
+    let slices = [node.slice("short", 30, 8 * GIB), node.slice("long", 70, GIB)];
+    let short = ready(&gpu, &slices[0], &["streams=4", "kernels=300000"]);
+    let long = ready(&gpu, &slices[1], &["streams=8", "kernels=5000000"]);
+    go(&short);
+    go(&long);
+    Shares::of(&gpu).exactly(30, &[short.id()]).exactly(70, &[long.id()]).assert_kept();
+}
+
 #[test]
 fn contexts_default_streams_of_threads_and_cooperative_kernels_are_charged_in_full() {
     let _alone = alone_on_the_machine();

@@ -30,6 +30,9 @@ pub(crate) struct Executor {
     idle: AtomicBool,
 }
 
+/// Where kernels of several streams overlap, the length of a piece: a task that comes meanwhile begins after it.
+const OVERLAP_PIECE_NS: u64 = 50_000;
+
 /// A time slice on the device, used up to `cursor_ns`.
 struct Running {
     time_slice: TimeSlice,
@@ -117,7 +120,10 @@ fn run(device: &'static Device) {
                 };
             }
             Some(mut time_slice) => {
-                queues = run_piece(device, queues, lane, &mut time_slice);
+                queues = match initialised().config.concurrent_kernels {
+                    1 => run_piece(device, queues, lane, &mut time_slice),
+                    most => run_pieces(device, queues, lane, most, &mut time_slice),
+                };
                 running = Some(time_slice);
             }
         }
@@ -154,6 +160,52 @@ fn run_piece(
         *remaining -= piece_ns;
         return queues;
     }
+    end_task(device, queues, lane, running)
+}
+
+/// Runs the first tasks of up to `most` lanes side by side, until one of them ends, for a piece of time, or to the time
+/// slice's end. The device is busy once, however many run.
+fn run_pieces(
+    device: &'static Device,
+    mut queues: MutexGuard<'static, Queues>,
+    first: usize,
+    most: usize,
+    running: &mut Running,
+) -> MutexGuard<'static, Queues> {
+    let lanes = queues.running(device.ordinal, first, running.cursor_ns, most);
+    let mut piece_ns = OVERLAP_PIECE_NS.min(running.time_slice.end_ns - running.cursor_ns);
+    let mut working = Vec::new();
+    for lane in lanes {
+        // A kernel that waits for its peer runs on, and checks again after the piece.
+        if !queues.waits_for_peer(lane)
+            && let Some(remaining) = queues.remaining_ns(lane)
+        {
+            piece_ns = piece_ns.min(*remaining);
+            working.push(lane);
+        }
+    }
+    let end_ns = running.cursor_ns + piece_ns;
+    queues = pass_until(device, queues, first, end_ns);
+    running.cursor_ns = end_ns;
+    running.busy_ns += piece_ns;
+    for lane in working {
+        match queues.remaining_ns(lane) {
+            Some(remaining) if *remaining > piece_ns => *remaining -= piece_ns,
+            Some(_) => queues = end_task(device, queues, lane, running),
+            None => {}
+        }
+    }
+    queues
+}
+
+/// Ends the first task of a lane, whose time is over.
+fn end_task(
+    device: &'static Device,
+    mut queues: MutexGuard<'static, Queues>,
+    lane: usize,
+    running: &mut Running,
+) -> MutexGuard<'static, Queues> {
+    let Some(remaining) = queues.remaining_ns(lane) else { return queues };
     // The task stays first in its lane while its effect runs without the lock. The remaining nanosecond marks it as a
     // task that needs device time.
     *remaining = 1;
@@ -164,7 +216,7 @@ fn run_piece(
         effect();
         queues = self::queues();
     }
-    queues.complete_first(lane, end_ns);
+    queues.complete_first(lane, running.cursor_ns);
     queues
 }
 

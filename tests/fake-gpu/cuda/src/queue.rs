@@ -4,7 +4,7 @@
 //! submission; the legacy default stream's rule and every wait compare such places. Executors take operations out
 //! ([`crate::executor`]); this module has the state that they share with the callers.
 //!
-//! Within a process the kernels and copies of a device run one at a time: different streams do not overlap.
+//! Within a process the kernels and copies of a device run one at a time, or `concurrent_kernels` of different streams.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -232,6 +232,22 @@ impl Queues {
             .filter(|(_, _, first, _)| matches!(first.work, Work::Task { .. } | Work::Meeting(_) | Work::Write { .. }));
         let best = tasks.min_by_key(|(_, lane, first, ready)| ((*ready).max(cursor_ns), lane.priority, first.place));
         best.map(|(index, _, _, ready_ns)| (index, ready_ns))
+    }
+
+    /// The lanes whose first tasks run on a device at `cursor_ns`: `first` and, as far as `most` allows, others.
+    pub(crate) fn running(&self, ordinal: usize, first: usize, cursor_ns: u64, most: usize) -> Vec<usize> {
+        let is_task = |work: &Work| match work {
+            Work::Task { duration_ns, .. } => *duration_ns > 0,
+            Work::Meeting(_) => true,
+            _ => false,
+        };
+        let mut others: Vec<_> = self
+            .ready(ordinal)
+            .filter(|(index, _, task, ready_ns)| *index != first && *ready_ns <= cursor_ns && is_task(&task.work))
+            .map(|(index, lane, task, _)| (lane.priority, task.place, index))
+            .collect();
+        others.sort_unstable();
+        std::iter::once(first).chain(others.into_iter().map(|(_, _, index)| index)).take(most).collect()
     }
 
     /// Whether an operation of the device waits for something that must be polled.

@@ -56,6 +56,8 @@ pub struct Config {
     pub context_switch_ns: u64,
     /// Launches that a process can have outstanding; a further launch waits.
     pub launch_queue_depth: usize,
+    /// Kernels and copies of different streams of a process that run on a device at the same time.
+    pub concurrent_kernels: usize,
     /// How long a call that launches a kernel or a graph keeps the processor.
     pub launch_ns: u64,
     /// How long a stream memory operation that writes keeps its stream.
@@ -129,6 +131,7 @@ struct File {
     timeslice_us: Option<u64>,
     context_switch_us: Option<u64>,
     launch_queue_depth: Option<usize>,
+    concurrent_kernels: Option<usize>,
     launch_ns: Option<u64>,
     write_ns: Option<u64>,
     write_call_ns: Option<u64>,
@@ -245,6 +248,7 @@ impl Config {
         let context_switch_us =
             in_range("context_switch_us", file.context_switch_us.unwrap_or(150), 0, 1_000_000).map_err(invalid)?;
         let depth = in_range("launch_queue_depth", file.launch_queue_depth.unwrap_or(1024) as u64, 1, 1 << 20);
+        let concurrent = in_range("concurrent_kernels", file.concurrent_kernels.unwrap_or(1) as u64, 1, 128);
         let mode = file.mode.unwrap_or(Mode::Timed);
         let in_time = |ns: Option<u64>, default_ns: u64| ns.unwrap_or(if mode == Mode::Timed { default_ns } else { 0 });
         let short = |key: &str, ns: u64| in_range(key, ns, 0, 1_000_000_000).map_err(invalid);
@@ -274,6 +278,7 @@ impl Config {
             timeslice_ns: timeslice_us * 1000,
             context_switch_ns: context_switch_us * 1000,
             launch_queue_depth: depth.map_err(invalid)? as usize,
+            concurrent_kernels: concurrent.map_err(invalid)? as usize,
             launch_ns: short("launch_ns", in_time(file.launch_ns, 3500))?,
             write_ns: short("write_ns", in_time(file.write_ns, 2000))?,
             write_call_ns: short("write_call_ns", in_time(file.write_call_ns, 1000))?,
@@ -425,7 +430,7 @@ mod tests {
     fn every_key_is_read() {
         let config = check(
             "state = '/s'\nmode = 'instant'\ntimeslice_us = 5\ncontext_switch_us = 0\nlaunch_queue_depth = 3\n\
-             launch_ns = 3500\nwrite_ns = 1\nwrite_call_ns = 900\nstream_mem_ops_v1 = true\nproc_address = 'other'\n\
+             concurrent_kernels = 4\nlaunch_ns = 3500\nwrite_ns = 1\nwrite_call_ns = 900\nstream_mem_ops_v1 = true\nproc_address = 'other'\n\
              mps_clients = true\ndriver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\n\
              context_memory_unlisted = 5\nallocation_block = '4KiB'\nteardown_ms = 7\nreserved_memory = 6\npool_chunk = '4MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
              sm_count = 4\ncompute_capability = '8.6'\nuuid = 'GPU-01234567-89ab-cdef-0123-456789abcdef'\nnvlink = [1]\n\
@@ -437,6 +442,7 @@ mod tests {
         assert_eq!(config.teardown_ns, 7_000_000);
         assert!(config.stream_mem_ops_v1 && config.proc_address == ProcAddress::Other && config.mps_clients);
         assert_eq!((config.launch_ns, config.write_ns, config.write_call_ns), (3500, 1, 900));
+        assert_eq!((config.launch_queue_depth, config.concurrent_kernels), (3, 4));
         assert_eq!((config.context_memory_bytes, config.cuda_version, config.context_switch_ns), (1 << 20, 12020, 0));
         let device = &config.devices[0];
         assert_eq!(device.uuid_text(), "GPU-01234567-89ab-cdef-0123-456789abcdef");

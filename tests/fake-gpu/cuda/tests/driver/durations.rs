@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use aliquot_abi::cuda::*;
-use aliquot_fake_machine::kernel_duration_ns;
+use aliquot_fake_machine::{CONFIG_VARIABLE, Config, Machine, kernel_duration_ns};
 use aliquot_harness::wait;
 
 use crate::library::{Driver, Expect};
@@ -34,6 +34,46 @@ fn kernels_take_as_long_as_the_rule_says() {
         held.release();
         driver.cuStreamSynchronize(stream).ok();
         assert!((driver.elapsed_ms(start, end) - 0.032).abs() < 0.001);
+    });
+}
+
+/// The times at which kernels of 30 ms in three streams end that begin together, in milliseconds.
+fn ends_of_three_streams() -> Vec<f32> {
+    let driver = Driver::with_context();
+    let (spin, streams) = (driver.function(c"spin_ns"), [(); 3].map(|()| driver.stream(1)));
+    let (start, ends) = (driver.event(), [(); 3].map(|()| driver.event()));
+    let held = driver.hold(streams[0]);
+    driver.cuEventRecord(start, streams[0]).ok();
+    for (stream, end) in streams.into_iter().zip(ends) {
+        driver.cuStreamWaitEvent(stream, start, 0).ok();
+        driver.spin(spin, 30_000_000, stream).ok();
+        driver.cuEventRecord(end, stream).ok();
+    }
+    held.release();
+    driver.cuCtxSynchronize().ok();
+    let mut found = ends.map(|end| driver.elapsed_ms(start, end));
+    found.sort_by(f32::total_cmp);
+    found.to_vec()
+}
+
+#[test]
+fn kernels_of_several_streams_run_one_after_the_other() {
+    alone("durations::kernels_of_several_streams_run_one_after_the_other", "timeslice_us = 1000000\n", || {
+        let ends = ends_of_three_streams();
+        assert!(ends.iter().zip([30.0, 60.0, 90.0]).all(|(end, wanted)| (end - wanted).abs() < 0.001), "{ends:?}");
+    });
+}
+
+#[test]
+fn as_many_kernels_overlap_as_the_setting_says() {
+    const CONFIGURATION: &str = "timeslice_us = 1000000\nconcurrent_kernels = 2\n";
+    alone("durations::as_many_kernels_overlap_as_the_setting_says", CONFIGURATION, || {
+        let ends = ends_of_three_streams();
+        assert!(ends.iter().zip([30.0, 30.0, 60.0]).all(|(end, wanted)| (end - wanted).abs() < 0.001), "{ends:?}");
+        // The device was busy for 60 ms, not for 90.
+        let configuration = std::env::var_os(CONFIG_VARIABLE).expect("the machine's configuration");
+        let machine = Machine::open(Config::load(configuration.as_ref()).unwrap()).unwrap();
+        assert_eq!(machine.device_use(0).busy_ns, 60_000_000);
     });
 }
 
