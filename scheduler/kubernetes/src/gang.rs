@@ -41,8 +41,10 @@ const LEADER_WORKER_GROUP: &str = "leaderworkerset.sigs.k8s.io/group-index";
 /// The label with a pod's number in its group. The leader is number 0.
 const LEADER_WORKER_NUMBER: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 const RAY_CLUSTER: &str = "ray.io/cluster";
-/// The label of the pods of a Ray cluster. Pods that submit jobs to the cluster do not have it.
+/// The label of the pods of a Ray cluster, and its values for pods that start together. Pods that submit jobs to the
+/// cluster do not have the label, and the pod that cleans up after the cluster has another value.
 const RAY_NODE: &str = "ray.io/node-type";
+const RAY_NODES: [&str; 2] = ["head", "worker"];
 /// The labels of pods that name their job, of Kubeflow's training operator or its MPI operator, and the operator.
 const TRAINING_JOB: &str = "training.kubeflow.org/job-name";
 const TRAINING_OPERATOR: &str = "training.kubeflow.org/operator-name";
@@ -154,7 +156,8 @@ fn of_workload(labels: &Texts, owners: &[OwnerReference]) -> Option<Gang> {
         let part = if is_leader { facts::LEADER } else { facts::WORKERS };
         return Some(Gang { name: format!("{}/{group}", gang.name), sub_group: Some(part.to_owned()), ..gang });
     }
-    if let (Some(name), true) = (labels.get(RAY_CLUSTER), labels.contains_key(RAY_NODE)) {
+    let is_ray_node = labels.get(RAY_NODE).is_some_and(|node| RAY_NODES.contains(&node.as_str()));
+    if let (Some(name), true) = (labels.get(RAY_CLUSTER), is_ray_node) {
         return Some(of_object(GangKind::RayCluster, name));
     }
     let name = labels.get(TRAINING_JOB)?;
@@ -292,6 +295,8 @@ mod tests {
         assert_eq!(gang(json!({"labels": training, "owners": owner("Job")})), None);
         // The pod submits jobs to the cluster, and is not one of the cluster's nodes.
         assert_eq!(gang(json!({"labels": {RAY_CLUSTER: "w"}})), None);
+        // When all nodes of the cluster are gone, this pod removes what the head has saved elsewhere.
+        assert_eq!(gang(json!({"labels": {RAY_CLUSTER: "w", RAY_NODE: "redis-cleanup"}})), None);
     }
 
     #[test]

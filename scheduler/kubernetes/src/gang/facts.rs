@@ -235,17 +235,18 @@ fn leader_worker_set(spec: &Value) -> GangFacts {
     GangFacts::new(size)
 }
 
-/// The head and the least of each kind of workers. More may follow.
+/// The head and the least of each kind of workers. More may follow. As many workers are made as `replicas` says, within
+/// the bounds of `minReplicas` and `maxReplicas`.
 fn ray_cluster(spec: &Value) -> u32 {
     let workers_of = |group: &Value| {
         if group["suspend"] == true {
             return 0;
         }
-        let replicas = match (count(&group["minReplicas"], 0), count(&group["replicas"], 1)) {
-            (0, replicas) => replicas,
-            (least, replicas) => least.min(replicas),
+        let replicas = match count(&group["minReplicas"], 0) {
+            0 => count(&group["replicas"], 0).min(count(&group["maxReplicas"], u32::MAX)),
+            least => least,
         };
-        replicas.saturating_mul(count(&group["numOfHosts"], 1))
+        replicas.saturating_mul(count(&group["numOfHosts"], 1).max(1))
     };
     items(&spec["workerGroupSpecs"]).iter().map(workers_of).fold(1, u32::saturating_add)
 }
@@ -390,7 +391,10 @@ mod tests {
         let ray = json!({"workerGroupSpecs": [
             {"replicas": 4, "minReplicas": 2, "numOfHosts": 2},
             {"replicas": 3, "minReplicas": 0},
+            {"replicas": 1, "minReplicas": 2},
+            {"replicas": 9, "minReplicas": 0, "maxReplicas": 5},
             {"replicas": 9, "suspend": true},
+            {"minReplicas": 0},
         ]});
         let training = json!({"pytorchReplicaSpecs": {"Master": {}, "Worker": {"replicas": 3}}});
         let elastic = json!({
@@ -407,7 +411,7 @@ mod tests {
         for (kind, spec, expected) in [
             (GangKind::JobSet, json!({"replicatedJobs": jobs}), 9),
             (GangKind::LeaderWorkerSet, json!({"leaderWorkerTemplate": {"size": 4}}), 4),
-            (GangKind::RayCluster, ray, 1 + 4 + 3),
+            (GangKind::RayCluster, ray, 1 + 4 + 3 + 2 + 5),
             (GangKind::PyTorchJob, training, 4),
             (GangKind::PyTorchJob, elastic, 2),
             (GangKind::TfJob, told, 2),
