@@ -61,8 +61,10 @@ impl Fence {
 /// The state of another replica's lease that was seen last, and when it was seen. The times in the lease are not used,
 /// because the clocks of machines differ.
 struct Seen {
+    /// `None`: no lease was seen yet, or it was deleted.
     resource_version: Option<String>,
     at: Instant,
+    is_deleted: bool,
 }
 
 impl Candidate {
@@ -71,9 +73,10 @@ impl Candidate {
         Candidate { leases: Api::namespaced(client, &config.namespace), identity, extender_url, status }
     }
 
-    /// Waits until this replica leads. Returns its term, which no leader has had before, and until when it may write.
+    /// Waits until this replica leads. Returns its term, which no leader has had before unless the lease was deleted while
+    /// nobody led, and until when it may write.
     pub(crate) async fn lead(&self) -> (u64, Fence) {
-        let mut seen = Seen { resource_version: None, at: Instant::now() };
+        let mut seen = Seen { resource_version: None, at: Instant::now(), is_deleted: false };
         let mut last_holder = String::new();
         loop {
             let asked = Instant::now();
@@ -107,15 +110,21 @@ impl Candidate {
     /// Takes the lease if no replica holds it. Returns the term, or the replica that holds the lease.
     async fn try_to_lead(&self, seen: &mut Seen) -> kube::Result<Result<u64, String>> {
         let Some(lease) = self.leases.get_opt(NAME).await? else {
-            let mut metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
-            self.say_where(&mut metadata);
-            let lease = Lease { metadata, spec: Some(self.held(1)) };
-            return taken(self.leases.create(&PostParams::default(), &lease).await, 1);
+            if seen.resource_version.is_some() {
+                *seen = Seen { resource_version: None, at: Instant::now(), is_deleted: true };
+            }
+            // Its holder may write until it is over, and makes it again before that. Only a replica that starts
+            // meanwhile does not know.
+            if seen.is_deleted && seen.at.elapsed() < LEASE {
+                return Ok(Err(String::new()));
+            }
+            return taken(self.create(1).await, 1);
         };
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
         if seen.resource_version != lease.metadata.resource_version {
-            *seen = Seen { resource_version: lease.metadata.resource_version.clone(), at: Instant::now() };
+            let resource_version = lease.metadata.resource_version.clone();
+            *seen = Seen { resource_version, at: Instant::now(), is_deleted: false };
         }
         if !holder.is_empty() && holder != self.identity && seen.at.elapsed() < LEASE {
             let annotations = lease.metadata.annotations.as_ref();
@@ -128,6 +137,13 @@ impl Candidate {
         self.say_where(&mut metadata);
         let lease = Lease { metadata, spec: Some(self.held(term)) };
         taken(self.leases.replace(NAME, &PostParams::default(), &lease).await, term)
+    }
+
+    async fn create(&self, term: i32) -> kube::Result<Lease> {
+        let mut metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
+        self.say_where(&mut metadata);
+        let lease = Lease { metadata, spec: Some(self.held(term)) };
+        self.leases.create(&PostParams::default(), &lease).await
     }
 
     /// Writes where the extender of this replica is, in place of what an earlier leader wrote.
@@ -167,9 +183,16 @@ impl Candidate {
         }
     }
 
-    /// Whether the lease is still this replica's, and renewed.
+    /// Whether the lease is still this replica's, and renewed. One that was deleted is made again.
     async fn renew_once(&self, term: u64) -> kube::Result<bool> {
-        let Some(mut lease) = self.leases.get_opt(NAME).await? else { return Ok(false) };
+        let Some(mut lease) = self.leases.get_opt(NAME).await? else {
+            warn!(term, "the lease was deleted; making it again");
+            return match self.create(i32::try_from(term).unwrap_or(i32::MAX)).await {
+                // Another replica was faster.
+                Err(error) if is_conflict(&error) => Ok(false),
+                other => other.map(|_| true),
+            };
+        };
         let Some(spec) = lease.spec.as_mut().filter(|spec| self.is_ours(spec, term)) else { return Ok(false) };
         spec.renew_time = Some(MicroTime(Timestamp::now()));
         match self.leases.replace(NAME, &PostParams::default(), &lease).await {

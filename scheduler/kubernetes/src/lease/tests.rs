@@ -179,3 +179,52 @@ async fn another_replica_leads_within_the_lease() {
         assert!(after_stop < RETRY + Duration::from_secs(1), "{seed}: {after_stop:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_lease_is_deleted_leads_on() {
+    for seed in 0..100 {
+        let server = server(seed, 200, 0);
+        let (first, second) = (candidate(&server, "first"), candidate(&server, "second"));
+        let (term, fence) = first.lead().await;
+        let deletes = async {
+            for _ in 0..5 {
+                let pause = Duration::from_millis(server.lock().random.below(10_000));
+                sleep(pause).await;
+                server.lock().lease = None;
+            }
+            sleep(2 * LEASE).await;
+        };
+        tokio::select! {
+            () = deletes => {}
+            why = first.renew(term, &fence) => panic!("{seed}: {why}"),
+            (term, _) = second.lead() => panic!("{seed}: another one leads, with term {term}"),
+        }
+        let holder =
+            |lease: &Value| (lease["spec"]["holderIdentity"].clone(), lease["spec"]["leaseTransitions"].clone());
+        assert_eq!(server.lock().lease.as_ref().map(holder), Some(("first".into(), term.into())), "{seed}");
+    }
+}
+
+/// The leader is killed just before its lease is deleted.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_lease_of_a_dead_leader_is_taken_when_it_is_over() {
+    for seed in 0..100 {
+        let server = server(seed, 200, 0);
+        let (first, second) = (candidate(&server, "first"), candidate(&server, "second"));
+        let (term, fence) = first.lead().await;
+        let dies = async {
+            let stays = Duration::from_millis(20_000 + server.lock().random.below(3_000));
+            assert!(timeout(stays, first.renew(term, &fence)).await.is_err(), "it leads until its end");
+            server.lock().lease = None;
+            Instant::now()
+        };
+        let next = async {
+            second.lead().await;
+            assert_eq!(fence.left(), None, "{seed}");
+            Instant::now()
+        };
+        let (next, died) = tokio::join!(next, dies);
+        let without_leader = next.duration_since(died);
+        assert!(without_leader < LEASE + RETRY + Duration::from_secs(1), "{seed}: {without_leader:?}");
+    }
+}
