@@ -14,7 +14,9 @@
 //! | `ALIQUOT_TEST_PODS` | how many pods start at once (50; by the device plugin 30); nodes take 110 by default. With claims on 1.34: 30, because kube-scheduler gives parts of the first device only |
 //! | `ALIQUOT_TEST_ROUNDS` | how often managers are killed and replaced while pods arrive (2); 10 of them are more than 200 pods |
 //! | `ALIQUOT_TEST_KUBE_SCHEDULER` | a command that runs kube-scheduler with the arguments that follow, where it reaches the cluster's services |
-//! | `ALIQUOT_TEST_RESTART` | a command that restarts `kubelet` or `runtime`, its last argument, on each node |
+//! | `ALIQUOT_TEST_OLDER_SCHEDULER` | the program `aliquot-scheduler` of an older version, from which the scheduler is upgraded; otherwise it is replaced by the same version |
+//! | `ALIQUOT_TEST_RAY_DEFINITION` | a file with KubeRay's CustomResourceDefinition of RayClusters; otherwise one that takes anything stands in for it |
+//! | `ALIQUOT_TEST_RESTART` | a command that restarts `kubelet` or `runtime`, its last argument, on each node. What it starts must have left its process group when it ends |
 //!
 //! The manager stays deployed; `kubectl delete -k deploy/kubernetes/dra`, or `device-plugin`, removes it. The scheduler
 //! is removed; `kubectl delete -k deploy/kubernetes/scheduler` removes one that a failed test has left.
@@ -57,6 +59,8 @@ mod objects;
 mod placed;
 #[path = "real_cluster/queues.rs"]
 mod queues;
+#[path = "real_cluster/ray.rs"]
+mod ray;
 #[path = "real_cluster/refusals.rs"]
 mod refusals;
 #[path = "real_cluster/replacements.rs"]
@@ -71,6 +75,8 @@ mod reviewed;
 mod scheduler;
 #[path = "real_cluster/units.rs"]
 mod units;
+#[path = "real_cluster/upgraded.rs"]
+mod upgraded;
 #[path = "real_cluster/usage.rs"]
 mod usage;
 #[path = "real_cluster/whole.rs"]
@@ -191,6 +197,25 @@ fn pods_of_a_real_cluster_s_groups_share_their_claims() {
     on_the_cluster(CLAIMS, |tests| {
         let _scheduler = tests.deploy_scheduler(&[]);
         tests.pods_of_a_group_have_what_they_name_of_its_claim();
+    });
+}
+
+#[test]
+#[ignore = "needs a real cluster in KUBECONFIG"]
+fn nothing_of_a_real_cluster_is_lost_when_the_scheduler_changes() {
+    on_the_cluster(UNITS, |tests| {
+        let _scheduler = tests.deploy_scheduler(&[]);
+        tests.a_lease_that_is_deleted_changes_nothing();
+        tests.an_upgrade_of_the_scheduler_loses_nothing();
+    });
+}
+
+#[test]
+#[ignore = "needs a real cluster in KUBECONFIG"]
+fn ray_clusters_of_a_real_cluster_start_as_a_whole() {
+    on_the_cluster(UNITS, |tests| {
+        let _scheduler = tests.deploy_scheduler(&[]);
+        tests.ray_clusters_start_as_a_whole();
     });
 }
 

@@ -164,6 +164,16 @@ impl Manager<'_> {
         }
     }
 
+    /// The image of the managers, which has the scheduler too.
+    pub(crate) fn image(&self) -> &str {
+        &self.image
+    }
+
+    /// Brings an image with another version of the scheduler to the nodes. Returns its name.
+    pub(crate) fn import_scheduler(&self, scheduler: &Path) -> String {
+        import_image_with(self.cluster, "older", artifacts::manager(), scheduler)
+    }
+
     /// Begins to bring the image of another version, which brings another shim, to the nodes.
     pub(crate) fn begin_to_import_an_upgrade(&self) -> ImageUnderWay {
         let cluster = *self.cluster;
@@ -304,9 +314,15 @@ fn whole_cores_of(node: &Value) -> usize {
 
 /// Brings the image, made of this manager and of the programs that tests use, to the nodes. Returns its name.
 fn import_image(cluster: &Cluster, manager: &Path) -> String {
+    // Other contents need another name: a cluster does not import an image that it has by name.
+    let version = manager.parent().and_then(Path::file_name).unwrap().to_string_lossy();
+    import_image_with(cluster, &version, manager, artifacts::scheduler())
+}
+
+fn import_image_with(cluster: &Cluster, version: &str, manager: &Path, scheduler: &Path) -> String {
     let dir = tempfile::tempdir().unwrap();
     thread::scope(|scope| {
-        for program in [manager, artifacts::cli(), artifacts::scheduler(), artifacts::kubectl_plugin()] {
+        for program in [manager, artifacts::cli(), scheduler, artifacts::kubectl_plugin()] {
             // Debugging information is half of a program, and packing it takes long.
             let mut strip = Command::new(tool("strip", "binutils"));
             strip.arg("-o").arg(dir.path().join(program.file_name().unwrap())).arg(program);
@@ -314,8 +330,6 @@ fn import_image(cluster: &Cluster, manager: &Path) -> String {
         }
     });
     let archive = dir.path().join("image.tar");
-    // Other contents need another name: a cluster does not import an image that it has by name.
-    let version = manager.parent().and_then(Path::file_name).unwrap().to_string_lossy();
     let name = format!("localhost/aliquot-test-manager:{version}-{}", std::process::id());
     let mut image = Command::new(directory().join("image"));
     // Programs without optimisation are large, and gzip would take most of the time until the managers are deployed.

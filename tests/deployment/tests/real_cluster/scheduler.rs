@@ -12,7 +12,7 @@ use super::holder::HELD_BYTES;
 use super::manager::{Mode, NAMESPACE};
 use super::objects::holds;
 
-const DEPLOYMENT: &str = "deployment/aliquot-scheduler";
+pub(crate) const DEPLOYMENT: &str = "deployment/aliquot-scheduler";
 
 /// The scheduler's replicas, or objects that are added to them. Dropping this removes them, unless the test fails.
 pub(crate) struct Scheduler<'a> {
@@ -41,7 +41,7 @@ impl Tests<'_> {
         Scheduler { cluster: self.cluster, objects }
     }
 
-    fn wait_for_scheduler(&self) {
+    pub(crate) fn wait_for_scheduler(&self) {
         let arguments = ["rollout", "status", DEPLOYMENT, "--namespace", NAMESPACE, "--timeout=180s"];
         self.cluster.kubectl(&arguments, "");
     }
