@@ -60,14 +60,25 @@ impl SharedOut {
         Allowance { quota, ..Allowance::UNNAMED }
     }
 
-    /// The guaranteed part of each queue, by resource: its share if the queues at the top were given only their quotas.
+    /// The guaranteed part of each queue, by resource: its share if the queues at the top were given only their quotas. A
+    /// queue with a quota of everything bounds nothing: what is below it counts as the top, too. Otherwise all that such a
+    /// division's teams borrow from each other would be certain, and none could take its quota back.
     pub(super) fn guaranteed(&self, totals: &[u64], demands: &mut [QueueDemand], usage_weight: u64) -> Vec<Vec<u64>> {
         let mut any = false;
-        for demand in demands.iter_mut().filter(|demand| demand.parent.is_none()) {
-            for (allowance, is_shared) in demand.allowances.iter_mut().zip(&self.is_shared) {
-                allowance.weight = 0;
-                any |= *is_shared && allowance.quota != Some(0);
+        // By queue and resource: whether it, or a queue above it, has a quota of less than everything.
+        let mut is_bounded: Vec<Vec<bool>> = Vec::with_capacity(demands.len());
+        for demand in demands.iter_mut() {
+            let above = demand.parent.and_then(|parent| is_bounded.get(parent));
+            let is_below_bound = |number: usize| above.is_some_and(|above| above.get(number) == Some(&true));
+            let mut bounded = Vec::with_capacity(totals.len());
+            for (number, (allowance, is_shared)) in demand.allowances.iter_mut().zip(&self.is_shared).enumerate() {
+                if !is_below_bound(number) {
+                    allowance.weight = 0;
+                    any |= *is_shared && allowance.quota != Some(0);
+                }
+                bounded.push(is_below_bound(number) || allowance.quota.is_some());
             }
+            is_bounded.push(bounded);
         }
         if !any {
             return vec![Vec::new(); totals.len()];

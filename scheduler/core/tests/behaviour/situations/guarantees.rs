@@ -105,16 +105,34 @@ fn of_quotas_that_are_more_than_there_is_who_is_under_its_own_goes_before_who_is
     assert!(kit.cycle().steps.is_empty(), "and nothing is taken back again");
 }
 
+/// How queues stand to each other.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Tree {
+    /// They are at the top.
+    Flat,
+    /// Each is below a division of its own with the same quota.
+    Divided,
+    /// Both are below one division that may have all there is.
+    BelowAll,
+}
+
 /// Two nodes of three devices. A queue with a quota of two runs two claims for two devices each, so each node has one
 /// device free. Another queue wants to use its quota of two.
-fn quota_in_pieces(is_divided: bool) -> (Kit, Vec<ClaimId>) {
+fn quota_in_pieces(tree: Tree) -> (Kit, Vec<ClaimId>) {
     let mut kit = Kit::of_nodes(2, 3);
-    let prefix = |division: &str| if is_divided { format!("{division}/") } else { String::new() };
+    if tree == Tree::BelowAll {
+        kit.queue("all", unlimited());
+    }
     for (division, team, weight) in [("left", "borrower", 3), ("right", "owner", 0)] {
-        if is_divided {
+        if tree == Tree::Divided {
             kit.queue(division, quota(2));
         }
-        kit.queue(&format!("{}{team}", prefix(division)), Allowance { weight, ..quota(2) });
+        let path = match tree {
+            Tree::Flat => team.to_owned(),
+            Tree::Divided => format!("{division}/{team}"),
+            Tree::BelowAll => format!("all/{team}"),
+        };
+        kit.queue(&path, Allowance { weight, ..quota(2) });
     }
     let low = kit.claim(train("borrower", whole(2)));
     let high = kit.claim(Claim { priority: 100, ..train("borrower", whole(2)) });
@@ -125,13 +143,13 @@ fn quota_in_pieces(is_divided: bool) -> (Kit, Vec<ClaimId>) {
 
 #[test]
 fn a_quota_whose_free_devices_are_in_pieces_is_made_whole_by_who_is_beyond_its_own() {
-    for is_divided in [false, true] {
-        let (mut kit, running) = quota_in_pieces(is_divided);
+    for tree in [Tree::Flat, Tree::Divided, Tree::BelowAll] {
+        let (mut kit, running) = quota_in_pieces(tree);
         let waits = kit.claim(train("owner", whole(2)));
         assert_eq!(
             evicted(&kit.converge()),
             running[..1],
-            "the one of lower priority, though it is within the fair share"
+            "{tree:?}: the one of lower priority, though it is within the fair share"
         );
         assert_eq!(kit.running(&[waits]), 1);
         assert!(kit.cycle().steps.is_empty(), "and nothing is taken back again");
