@@ -6,8 +6,9 @@ use crate::pod::{NodeFacts, Pod};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::systems::elastic_gpu::ELASTIC_GPU;
+use crate::systems::kai::KAI_GPU;
 use crate::systems::own;
-use crate::translate::{Spoken, asks};
+use crate::translate::{Spoken, asks, asks_by_annotations_alone};
 
 impl Pod {
     /// Why every node would refuse the request of the container with this index, whatever its dialects and settings.
@@ -47,8 +48,8 @@ impl Pod {
     }
 
     /// The resource of which the container with this index must also ask for 1, because kubelet hands out nothing for its
-    /// request: that has amounts for each device but no number of devices, or only names a claim. `None`: the request is
-    /// complete.
+    /// request: that has amounts for each device but no number of devices, only names a claim, or is in KAI's annotations.
+    /// `None`: the request is complete.
     #[must_use]
     pub fn left_out(&self, index: usize) -> Option<&'static str> {
         let asked = |name: &str| self.containers.get(index).is_some_and(|of| of.resources.contains_key(name));
@@ -56,6 +57,11 @@ impl Pod {
             return (!asked(ELASTIC_GPU)).then_some(ELASTIC_GPU);
         }
         let facts = most_generous();
+        let container = self.containers.get(index)?;
+        let request = Request { pod: self, container, index, node: &facts };
+        if asks_by_annotations_alone(&request, Dialect::Kai) {
+            return (!asked(KAI_GPU)).then_some(KAI_GPU);
+        }
         Dialect::ALL.into_iter().find_map(|dialect| {
             let advertised = dialect.advertised(&facts);
             let has_amounts = dialect

@@ -47,8 +47,6 @@ pub enum Placement {
         /// The annotation's name, or its prefix.
         annotation: &'static str,
     },
-    /// Aliquot's scheduler only: the pod requests no resource that kubelet knows.
-    Scheduler,
 }
 
 /// A resource that a node advertises to kubelet for a dialect.
@@ -115,7 +113,7 @@ pub(crate) struct System {
     pub(crate) placement: Placement,
     /// Whether the resource of this name belongs to the system.
     pub(crate) is_resource: fn(&str) -> bool,
-    /// The annotation with which this container asks for devices without a resource.
+    /// The annotation with which this container asks for devices.
     pub(crate) annotation: fn(&Request<'_>) -> Option<&'static str>,
     pub(crate) translate: fn(&Request<'_>) -> Result<Wish, Refusal>,
     pub(crate) advertised: fn(&NodeFacts) -> Vec<Advertised>,

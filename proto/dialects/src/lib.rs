@@ -15,7 +15,7 @@
 //! | `qgpu` | `tke.cloud.tencent.com/qgpu-core`, `-memory`, `-core-greedy` | as `aliquot` |
 //! | `hami` | `nvidia.com/gpu`, `/gpumem`, `/gpumem-percentage`, `/gpucores` | its extender, or see below |
 //! | `volcano` | `volcano.sh/vgpu-number` and its kind, `/gpu-memory`, `/gpu-number` | Volcano, or see below |
-//! | `kai` | annotations `gpu-fraction`, `gpu-memory`, and those of NvFractions | Aliquot's scheduler: such pods request nothing from kubelet |
+//! | `kai` | annotations `gpu-fraction`, `gpu-memory`, and those of NvFractions, with `aliquot.dev/kai-gpu` | Aliquot's scheduler, or see below |
 //! | `elastic-gpu` | `gpu-core`, `gpu-memory` in three spellings | its extender, if it has decided; else as `aliquot` |
 //! | | `aliquot.dev/elastic-gpu`, for what an `ElasticGPUClaim` says | Aliquot's scheduler alone |
 //! | `aws-vgpu` | `k8s.amazonaws.com/vgpu` | as `aliquot` |
@@ -24,6 +24,7 @@
 //! it counts containers per device, and the sums over a node's devices of what else they ask for ([`Counted`]); the node
 //! chooses the device, and refuses a container for which it has no room. Where these systems' own extenders tell
 //! kube-scheduler to ignore those names, nothing changes.
+//! The same holds for KAI's annotations, of which kube-scheduler counts only the containers.
 //! How the schedulers of cGPU and qGPU write their decisions is not public, so the node does not read them.
 //!
 //! A scheduler of Aliquot's can write a [`Decision`] beside a request in any dialect.

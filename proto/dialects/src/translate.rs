@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::constraints::Decided;
-use crate::decision::{DECISION, Decision, NoDecision};
+use crate::decision::{DECISION, DecidedPart, Decision, GENERATION, NoDecision};
 use crate::dialect::Dialect;
 use crate::pod::{NodeFacts, Pod};
 use crate::refusal::Refusal;
@@ -94,7 +94,7 @@ fn decided(request: &Request<'_>) -> Result<Option<Decided>, Refusal> {
 }
 
 /// What Aliquot's scheduler has decided for the pod, if it has.
-pub(crate) fn decision_of(request: &Request<'_>) -> Result<Option<Decision>, Refusal> {
+fn decision_of(request: &Request<'_>) -> Result<Option<Decision>, Refusal> {
     let Some(text) = request.annotation(DECISION) else { return Ok(None) };
     let decision = text.parse().map_err(|error: NoDecision| Refusal::Value {
         key: DECISION.to_owned(),
@@ -102,6 +102,26 @@ pub(crate) fn decision_of(request: &Request<'_>) -> Result<Option<Decision>, Ref
         must: format!("what Aliquot's scheduler writes there ({error}); leave it out"),
     })?;
     Ok(Some(decision))
+}
+
+/// The parts that Aliquot's scheduler has decided on for the container, if it has bound the pod: whoever makes a pod can
+/// write a decision, but not that it is bound by it. `None`: it has not bound the pod.
+pub(crate) fn bound_parts(request: &Request<'_>) -> Result<Option<Vec<DecidedPart>>, Refusal> {
+    if request.annotation(GENERATION).is_none() {
+        return Ok(None);
+    }
+    let decision = decision_of(request)?;
+    Ok(Some(decision.and_then(|mut of| of.containers.remove(&request.container.name)).unwrap_or_default()))
+}
+
+/// The guaranteed time of a part in percent.
+pub(crate) fn decided_percent(part: &DecidedPart) -> Result<u32, Refusal> {
+    let percent = part.core_thousandths / 10;
+    if !(1..=100).contains(&percent) {
+        let must = "a part of one device, of which the time is 10 to 1000 thousandths";
+        return Err(Refusal::value(DECISION, part.core_thousandths, must));
+    }
+    Ok(percent)
 }
 
 /// A resource or annotation that asks for devices, and the dialects that it belongs to: at least one.
@@ -113,6 +133,11 @@ struct Key {
 /// Whether a container asks for devices in any dialect, spoken or not.
 pub(crate) fn asks(request: &Request<'_>) -> bool {
     !keys(request).is_empty()
+}
+
+/// Whether a container asks for devices by annotations of this dialect, and in no other words.
+pub(crate) fn asks_by_annotations_alone(request: &Request<'_>, dialect: Dialect) -> bool {
+    (dialect.system().annotation)(request).is_some() && keys(request).iter().all(|key| key.dialects == [dialect])
 }
 
 fn keys(request: &Request<'_>) -> Vec<Key> {

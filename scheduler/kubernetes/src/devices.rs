@@ -350,6 +350,26 @@ mod tests {
     }
 
     #[test]
+    fn the_words_of_kai_are_those_of_its_annotations() {
+        let spoken = Spoken::new([Dialect::Kai]).unwrap();
+        let reading = Reading { spoken, ..reading() };
+        let one = [("aliquot.dev/kai-gpu", "1")];
+        let asked = |pod: &Pod| reading.asks(pod, |_| Err(String::new()));
+        let two = pod(&[&[], &one], &[("gpu-fraction", "0.25"), ("gpu-fraction-num-devices", "2")]);
+        let missing = asked(&two).unwrap_err();
+        assert!(
+            missing.contains("container \"c0\": gpu-fraction has no effect without aliquot.dev/kai-gpu"),
+            "{missing}"
+        );
+        let two = pod(&[&one, &[]], &[("gpu-fraction", "0.25"), ("gpu-fraction-num-devices", "2")]);
+        assert_eq!(asked(&two).unwrap()[0].devices, request(2, 250, DeviceMemory::Thousandths(250)));
+        let memory = pod(&[&one], &[("gpu-memory", "4096")]);
+        let bytes = DeviceMemory::Bytes(Bytes::new(4 * GIB));
+        assert_eq!(asked(&memory).unwrap()[0].devices, request(1, 250, bytes));
+        assert!(reading.is_of_devices("aliquot.dev/kai-gpu"));
+    }
+
+    #[test]
     fn each_container_has_its_own_parts_in_a_decision() {
         let core = |percent| vec![("aliquot.dev/gpu-core", percent)];
         let (small, two) = (core("30"), core("200"));

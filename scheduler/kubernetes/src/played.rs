@@ -65,6 +65,7 @@ pub(crate) fn leader(fence: Fence) -> Arc<Shared> {
         identity: "replica-1".into(),
         topology: Vec::new(),
         extender_url: None,
+        stands_in_for: Vec::new(),
     };
     Shared::new(&config, fence, Arc::new(Status::default()), 1)
 }

@@ -42,6 +42,9 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Pods with this `schedulerName` are scheduled.
     pub name: String,
+    /// Schedulers that are gone: where namespaces say that pods with devices are for this one, the webhook gives it the
+    /// pods that name one of these, too.
+    pub stands_in_for: Vec<String>,
     /// The namespace of the Lease, of the Secrets with certificates, and of the nodes' managers.
     pub namespace: String,
     /// Names this replica: no other one has this name at the same time.
@@ -306,7 +309,7 @@ pub async fn serve(
         servers.spawn(extender::serve(for_tokio(listener)?, tls, Arc::clone(&status))?);
     }
     if let Some(listener) = listeners.webhook {
-        let webhook = Webhook::new(client.clone(), &config.namespace, &config.name, Arc::clone(&status));
+        let webhook = Webhook::new(client.clone(), &config, Arc::clone(&status));
         servers.spawn(webhook.serve(for_tokio(listener)?));
     }
     if let Some(listener) = listeners.reports {

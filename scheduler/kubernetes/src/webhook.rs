@@ -36,6 +36,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use crate::certificates::Keeper;
+use crate::serve::Config;
 use crate::telemetry::Status;
 use crate::tls::TlsListener;
 use known::Known;
@@ -59,18 +60,20 @@ pub(crate) struct Webhook {
 #[derive(Clone)]
 struct Desk {
     scheduler: Arc<str>,
+    stands_in_for: Arc<[String]>,
     status: Arc<Status>,
     known: Known,
     places: Arc<Semaphore>,
 }
 
 impl Webhook {
-    /// `scheduler` is the name of this scheduler, and `namespace` where its Secret is.
-    pub(crate) fn new(client: Client, namespace: &str, scheduler: &str, status: Arc<Status>) -> Webhook {
+    pub(crate) fn new(client: Client, config: &Config, status: Arc<Status>) -> Webhook {
+        let Config { name: scheduler, namespace, stands_in_for, .. } = config;
         let trust = Trust::new(client.clone(), namespace, Arc::clone(&status));
         let keeper = Keeper::new(client.clone(), namespace, trust);
         let places = Arc::new(Semaphore::new(AT_ONCE));
-        Webhook { desk: Desk { scheduler: scheduler.into(), status, known: Known::default(), places }, keeper, client }
+        let (scheduler, stands_in_for) = (scheduler.as_str().into(), stands_in_for.as_slice().into());
+        Webhook { desk: Desk { scheduler, stands_in_for, status, known: Known::default(), places }, keeper, client }
     }
 
     /// Serves until its runtime ends.
@@ -105,14 +108,18 @@ async fn validate(State(desk): State<Desk>, body: Body) -> Response {
 }
 
 async fn default(State(desk): State<Desk>, body: Body) -> Response {
-    desk.answer("default", body, |desk, request| defaults::fill_in(&request.object, &desk.scheduler, false)).await
+    desk.answer("default", body, |desk, request| desk.fill_in(request, false)).await
 }
 
 async fn schedule(State(desk): State<Desk>, body: Body) -> Response {
-    desk.answer("schedule", body, |desk, request| defaults::fill_in(&request.object, &desk.scheduler, true)).await
+    desk.answer("schedule", body, |desk, request| desk.fill_in(request, true)).await
 }
 
 impl Desk {
+    fn fill_in(&self, request: &Request, is_namespace_ours: bool) -> Result<Answer, String> {
+        defaults::fill_in(&request.object, &self.scheduler, is_namespace_ours, &self.stands_in_for)
+    }
+
     /// Answers a review, and counts it.
     async fn answer(
         &self,
@@ -204,7 +211,7 @@ mod tests {
                 _ = pods::judge(&changed, "aliquot", &Known::default());
                 _ = claims::judge(&changed);
                 for is_namespace_ours in [false, true] {
-                    _ = defaults::fill_in(&changed, "aliquot", is_namespace_ours);
+                    _ = defaults::fill_in(&changed, "aliquot", is_namespace_ours, &[]);
                 }
             }
         }

@@ -24,6 +24,10 @@ pub(crate) struct KubernetesArgs {
     /// Schedule the pods with this schedulerName
     #[arg(long, value_name = "NAME", default_value = "aliquot")]
     scheduler_name: String,
+    /// Names of schedulers that are gone, for example kai-scheduler. In namespaces with the label
+    /// aliquot.dev/scheduler=aliquot the webhook gives their pods to this scheduler
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', requires = "webhook_address")]
+    stands_in_for: Vec<String>,
     /// Namespace of the managers, of the Lease by which replicas elect a leader, and of the Secrets with certificates
     /// [default: the pod's own, or aliquot-system]
     #[arg(long, value_name = "NAME")]
@@ -116,6 +120,7 @@ pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
     let config = Config {
         kubeconfig: args.kubeconfig.clone(),
         name: args.scheduler_name.clone(),
+        stands_in_for: args.stands_in_for.clone(),
         namespace: args.namespace.clone().or_else(own).unwrap_or_else(|| NAMESPACE.to_owned()),
         identity: identity()?,
         topology: args.topology.clone(),

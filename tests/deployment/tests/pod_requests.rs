@@ -65,6 +65,7 @@ fn what_can_never_be_given_is_refused_with_a_reason() {
         (&[("aliyun.com/gpu-mem", "8"), ("aliyun.com/gpu-core.percentage", "12")], &[], "percentage is 12;"),
         (&[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "101")], &[], "gpucores is 101;"),
         (&[("aliquot.dev/gpu-core", "30"), ("nvidia.com/gpumem", "1")], &[], "are of two systems"),
+        (&[("aliquot.dev/gpu-core", "30"), ("aliquot.dev/kai-gpu", "1")], &[], "are of two systems"),
         (&[("aliquot.dev/gpu-core", "30")], &[("aliquot.dev/gpu-core-limit", "NaN")], "gpu-core-limit is \"NaN\""),
         (&[("aliquot.dev/gpu-core", "30")], &[("aliquot.dev/gpu-core-limit", "0")], "gpu-core-limit is \"0\""),
         (&[("aliquot.dev/gpu-core", "30")], &[("aliquot.dev/priority-class", "high")], "priority-class is \"high\""),
@@ -129,6 +130,7 @@ fn nothing_that_some_node_understands_is_refused() {
         "volcano.sh/vgpu-cores",
         "elasticgpu.io/gpu-core",
         "k8s.amazonaws.com/vgpu",
+        "aliquot.dev/kai-gpu",
         "example.com/other",
     ];
     let values = [("0", "1"), ("1", "0"), ("7", "30"), ("30", "100"), ("100", "200"), ("150", "5")];

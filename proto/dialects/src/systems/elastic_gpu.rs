@@ -11,13 +11,12 @@
 //! The variables of its agent (`GPU`, `NVIDIA_VISIBLE_DEVICES=none`) are meant for its own container hook, not for
 //! programs, so they are not set.
 
-use crate::decision::{DECISION, GENERATION};
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::pod::{NodeFacts, Pod};
 use crate::refusal::Refusal;
 use crate::request::{GIB, MIB, Percent, Request};
 use crate::systems::own;
-use crate::translate::{Spoken, decision_of};
+use crate::translate::{Spoken, bound_parts, decided_percent};
 use crate::wish::{Core, Memory, Share, Wish};
 
 /// The resource of a container that has what an `ElasticGPUClaim` says: always 1. It has kubelet ask for a device.
@@ -165,20 +164,12 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
     Ok(wish)
 }
 
-/// What the scheduler has decided for a claim. Whoever makes a pod can write a decision, but not that it is bound by it.
+/// What the scheduler has decided for a claim.
 fn claimed(request: &Request<'_>) -> Result<Wish, Refusal> {
     request.pod.check_elastic_gpu(request.index)?;
-    let undecided = || Refusal::Undecided { key: ELASTIC_GPU.to_owned() };
-    request.annotation(GENERATION).ok_or_else(undecided)?;
-    let decision = decision_of(request)?.ok_or_else(undecided)?;
-    let parts = decision.containers.get(&request.container.name).map(Vec::as_slice);
-    let [part] = parts.unwrap_or_default() else { return Err(undecided()) };
-    let percent = part.core_thousandths / 10;
-    if !(1..=100).contains(&percent) {
-        let must = "a part of one device, of which the time is 10 to 1000 thousandths";
-        return Err(Refusal::value(DECISION, part.core_thousandths, must));
-    }
-    let (core, priority) = own::annotated_core(request.pod, percent)?;
+    let parts = bound_parts(request)?.unwrap_or_default();
+    let [part] = parts.as_slice() else { return Err(Refusal::Undecided { key: ELASTIC_GPU.to_owned() }) };
+    let (core, priority) = own::annotated_core(request.pod, decided_percent(part)?)?;
     let mut wish = request.wish(Dialect::ElasticGpu, 1, Share::Both { core, memory: Memory::Bytes(part.memory_bytes) });
     wish.priority = priority;
     Ok(wish)

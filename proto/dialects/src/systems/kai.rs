@@ -8,19 +8,26 @@
 //!
 //! Otherwise annotations of the pod make the request: `gpu-fraction` is a part of a device, `gpu-memory` MiB of one, and
 //! `gpu-fraction-num-devices` the number of devices. They hold for the pod's first container, or for the one that
-//! `gpu-fraction-container-name` names. KAI does not limit time. Aliquot guarantees it in proportion to the memory, and
-//! the container may use time that others leave.
+//! `gpu-fraction-container-name` names. As with KAI, no container of such a pod asks for whole devices. KAI does not
+//! limit time. Aliquot guarantees it in proportion to the memory, and the container may use time that others leave.
 //!
-//! Such a pod requests nothing from kubelet, so no device plugin learns of it. Aliquot's scheduler translates it.
+//! Kubelet reads no annotation. So the container also asks for 1 of `aliquot.dev/kai-gpu`, which Aliquot's webhook fills
+//! in: it says only that the annotations count, and has kubelet ask for a device. Annotations can be changed as long as a
+//! pod exists. So in a pod that Aliquot's scheduler has bound the amounts are those of its decision.
 
 use crate::decimal::Decimal;
-use crate::dialect::{Dialect, Placement, System};
+use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::environment::{Value, Variable};
 use crate::quantity;
 use crate::refusal::Refusal;
 use crate::request::{MIB, Request};
-use crate::wish::{MILLION, Memory, Share, Wish};
+use crate::translate::{bound_parts, decided_percent};
+use crate::wish::{Core, MILLION, Memory, Share, Wish};
 
+/// The resource of a container that has what KAI's annotations say: always 1.
+pub(crate) const KAI_GPU: &str = "aliquot.dev/kai-gpu";
+/// So many containers of a device can have parts of it: the least part is a percent.
+const CONTAINERS_PER_DEVICE: u32 = 100;
 const FRACTION: &str = "gpu-fraction";
 const MEMORY: &str = "gpu-memory";
 const DEVICES: &str = "gpu-fraction-num-devices";
@@ -31,17 +38,19 @@ const OF_CONTAINERS: &str = "nvidia.com/container.";
 const REQUEST: &str = ".gpu-memory.request";
 const LIMIT: &str = ".gpu-memory.limit";
 const MODE: &str = ".gpu-compute.mode";
+/// KAI's resource for whole devices.
+const WHOLE: &str = "nvidia.com/gpu";
 /// 1 percent in millionths: the smallest share of a device's time that can be guaranteed.
 const FRACTION_MIN: u32 = MILLION / 100;
 
 pub(crate) const SYSTEM: System = System {
     name: "kai",
     title: "KAI",
-    placement: Placement::Scheduler,
-    is_resource: |_| false,
+    placement: Placement::Node,
+    is_resource: |name| name == KAI_GPU,
     annotation,
     translate,
-    advertised: |_| Vec::new(),
+    advertised: |_| vec![Advertised { resource: KAI_GPU, unit: Unit::Slot { per_device: CONTAINERS_PER_DEVICE } }],
     counted: |_| Vec::new(),
 };
 
@@ -49,11 +58,20 @@ fn annotation(request: &Request<'_>) -> Option<&'static str> {
     if [REQUEST, LIMIT].into_iter().any(|suffix| request.annotation(&of_container(request, suffix)).is_some()) {
         return Some(OF_CONTAINERS);
     }
-    let is_meant = match request.annotation(CONTAINER) {
+    [FRACTION, MEMORY, DEVICES].into_iter().find(|key| is_meant(request) && request.annotation(key).is_some())
+}
+
+/// Whether the annotations of the pod are for this container. If they name one that there is not, it is the first one,
+/// which is then refused.
+fn is_meant(request: &Request<'_>) -> bool {
+    match request.annotation(CONTAINER).filter(|name| has_container(request, name)) {
         Some(name) => request.container.name == name,
         None => request.index == 0,
-    };
-    [FRACTION, MEMORY, DEVICES].into_iter().find(|key| is_meant && request.annotation(key).is_some())
+    }
+}
+
+fn has_container(request: &Request<'_>, name: &str) -> bool {
+    request.pod.containers.iter().any(|container| container.name == name)
 }
 
 /// The name of a container's own annotation.
@@ -90,8 +108,47 @@ fn nv_fractions(request: &Request<'_>) -> Result<Option<Wish>, Refusal> {
 }
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
-    if let Some(wish) = nv_fractions(request)? {
-        return Ok(wish);
+    let Some(key) = annotation(request) else {
+        let advice = "the annotations of the pod say how much the container gets";
+        return Err(Refusal::Alone { key: KAI_GPU.into(), needs: FRACTION, advice });
+    };
+    let wish = asked(request)?;
+    match request.number(KAI_GPU)? {
+        Some(1) => {}
+        Some(other) => return Err(Refusal::value(KAI_GPU, other, "1: the annotations say how much it is")),
+        None => {
+            let key = if key == OF_CONTAINERS { format!("{key}{}", request.container.name) } else { key.to_owned() };
+            let advice =
+                "kubelet reads no annotation; ask for 1, or create the pod again where Aliquot's webhook does so";
+            return Err(Refusal::Alone { key, needs: KAI_GPU, advice });
+        }
+    }
+    decided(request, wish)
+}
+
+/// What the scheduler has decided, if it has bound the pod. Else what is asked for.
+fn decided(request: &Request<'_>, asked: Wish) -> Result<Wish, Refusal> {
+    let Some(parts) = bound_parts(request)? else { return Ok(asked) };
+    // The parts are equal, unless the devices are not.
+    let Some(least) = parts.iter().min_by_key(|part| part.memory_bytes) else {
+        return Err(Refusal::Undecided { key: KAI_GPU.into() });
+    };
+    let share =
+        Share::Both { core: Core::at_least(decided_percent(least)?), memory: Memory::Bytes(least.memory_bytes) };
+    Ok(Wish { devices: u32::try_from(parts.len()).unwrap_or(u32::MAX), share, ..asked })
+}
+
+fn asked(request: &Request<'_>) -> Result<Wish, Refusal> {
+    match nv_fractions(request)? {
+        Some(wish) => Ok(wish),
+        None => of_pod(request),
+    }
+}
+
+/// What the annotations of the pod ask for.
+fn of_pod(request: &Request<'_>) -> Result<Wish, Refusal> {
+    if let Some(name) = request.annotation(CONTAINER).filter(|name| !has_container(request, name)) {
+        return Err(Refusal::value(CONTAINER, name, "the name of a container of the pod"));
     }
     let mib: Option<u64> = request.annotated(MEMORY, 1..=u64::MAX / MIB)?;
     let (memory, portion) = match (request.annotation(FRACTION), mib) {
@@ -106,6 +163,11 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
             return Err(Refusal::Alone { key: DEVICES.into(), needs: FRACTION, advice });
         }
     };
+    if request.pod.containers.iter().any(|container| container.resources.contains_key(WHOLE)) {
+        let first = if mib.is_some() { MEMORY } else { FRACTION };
+        let advice = "a pod has parts of devices or whole ones";
+        return Err(Refusal::Together { first: first.into(), second: WHOLE.into(), advice });
+    }
     let devices = request.annotated(DEVICES, 1..=u32::from(u16::MAX))?.unwrap_or(1);
     let share = Share::ByMemory { memory, core_limit_percent: Some(100) };
     let mut wish = request.wish(Dialect::Kai, devices, share);

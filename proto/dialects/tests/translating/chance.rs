@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 /// Names of resources that the translators read, and one that they do not read.
-const RESOURCES: [&str; 30] = [
+const RESOURCES: [&str; 31] = [
     "aliquot.dev/gpu-core",
     "aliquot.dev/gpu-memory",
     "aliquot.dev/gpu",
@@ -38,6 +38,7 @@ const RESOURCES: [&str; 30] = [
     "elasticgpu.io/gpu-memory",
     "gpushare.provisioner.elasticgpu.io/gpu-core",
     "k8s.amazonaws.com/vgpu",
+    "aliquot.dev/kai-gpu",
     "cpu",
 ];
 const ANNOTATIONS: [&str; 12] = [

@@ -4,11 +4,13 @@
 //!   the limit, but not the limit from the request.
 //! * A number of devices where HAMi's or Volcano's words only say how much of each: kubelet hands out nothing of those,
 //!   so the container would start without a device. HAMi's own webhook fills in the same. The resource for what an
-//!   `ElasticGPUClaim` says, where a container only names the claim.
+//!   `ElasticGPUClaim` says, where a container only names the claim, and the resource for what KAI's annotations say: the
+//!   annotations stay the request, and so nothing is counted twice.
 //! * In namespaces that say so: the scheduler of pods that are meant for it, unless they name another one. Only pods that
 //!   ask for devices, or name a queue, a policy or a gang of Aliquot's, are meant: others are kube-scheduler's as ever.
 //!   KAI, HAMi and Volcano let pods name their scheduler; HAMi names it for every pod with its resources, also where
-//!   others serve them, and so a namespace says it here.
+//!   others serve them, and so a namespace says it here. Pods that name a scheduler that this one stands in for are all
+//!   meant: nobody else would place them.
 //!
 //! Priority classes, queues and gangs are not filled in: the scheduler reads them from the namespace and the owner when it
 //! decides, and what changes there later counts.
@@ -25,11 +27,17 @@ use crate::pod::{self, QUEUE};
 /// What the API server itself fills in before it asks.
 const OF_KUBERNETES: &str = "default-scheduler";
 
-/// What is filled in. `is_namespace_ours`: the pod's namespace says that such pods are Aliquot's.
+/// What is filled in. `is_namespace_ours`: the pod's namespace says that such pods are Aliquot's. `stands_in_for`: the
+/// schedulers whose pods are ours there.
 ///
 /// # Errors
 /// The object is no pod.
-pub(super) fn fill_in(object: &Value, scheduler: &str, is_namespace_ours: bool) -> Result<Answer, String> {
+pub(super) fn fill_in(
+    object: &Value,
+    scheduler: &str,
+    is_namespace_ours: bool,
+    stands_in_for: &[String],
+) -> Result<Answer, String> {
     let mut filled = object.clone();
     for list in ["/spec/containers", "/spec/initContainers"] {
         let containers = filled.pointer_mut(list).and_then(Value::as_array_mut);
@@ -44,8 +52,10 @@ pub(super) fn fill_in(object: &Value, scheduler: &str, is_namespace_ours: bool) 
     let words = pod::words(&spec, annotations);
     let asks = (0..words.containers.len()).any(|index| words.asks_for_devices(index));
     let is_meant = asks || is_in_gang || is_named(QUEUE) || is_named(POLICY);
-    let is_open = spec.node_name.is_none() && spec.scheduler_name.as_deref().is_none_or(|name| name == OF_KUBERNETES);
-    if is_namespace_ours && is_meant && is_open {
+    let named = spec.scheduler_name.as_deref().unwrap_or(OF_KUBERNETES);
+    let is_left = stands_in_for.iter().any(|of| of == named);
+    let is_taken = is_left || is_meant && named == OF_KUBERNETES;
+    if is_namespace_ours && is_taken && spec.node_name.is_none() {
         filled["spec"]["schedulerName"] = scheduler.into();
     }
     if filled["spec"]["schedulerName"] == scheduler {
@@ -91,10 +101,10 @@ mod tests {
     /// The pod as it is after the answer, which is the same when it is asked again.
     fn filled(pod: &Value, is_namespace_ours: bool) -> Value {
         let mut filled = pod.clone();
-        if let Some(changes) = fill_in(pod, "aliquot", is_namespace_ours).unwrap().patch {
+        if let Some(changes) = fill_in(pod, "aliquot", is_namespace_ours, &[]).unwrap().patch {
             patch(&mut filled, &changes).unwrap();
         }
-        let again = fill_in(&filled, "aliquot", is_namespace_ours).unwrap();
+        let again = fill_in(&filled, "aliquot", is_namespace_ours, &[]).unwrap();
         assert_eq!(again, Answer::default(), "{filled}");
         filled
     }
@@ -141,6 +151,37 @@ mod tests {
     }
 
     #[test]
+    fn what_kai_s_annotations_ask_for_is_made_known_to_kubelet() {
+        let mut half = pod(Some("aliquot"), &json!({"limits": {"cpu": "1"}}));
+        half["metadata"]["annotations"] = json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"});
+        let found = filled(&half, false);
+        let resources = &found["spec"]["containers"][0]["resources"];
+        assert_eq!(resources["limits"], json!({"cpu": "1", "aliquot.dev/kai-gpu": "1"}));
+        assert_eq!(resources["requests"], json!({"aliquot.dev/kai-gpu": "1"}));
+        assert_eq!(found["metadata"], half["metadata"]);
+        let mut of_init = half.clone();
+        of_init["spec"]["initContainers"] = json!([{"name": "init"}]);
+        of_init["metadata"]["annotations"]["gpu-fraction-container-name"] = "init".into();
+        let found = filled(&of_init, false);
+        assert_eq!(found["spec"]["initContainers"][0]["resources"]["limits"], json!({"aliquot.dev/kai-gpu": "1"}));
+        assert_eq!(found["spec"]["containers"], of_init["spec"]["containers"]);
+        let mut of_two = of_init.clone();
+        of_two["metadata"]["annotations"] = json!({
+            "nvidia.com/container.main.gpu-memory.limit": "2Gi", "nvidia.com/container.init.gpu-memory.request": "1Gi",
+        });
+        let found = filled(&of_two, false);
+        for list in ["containers", "initContainers"] {
+            assert_eq!(found["spec"][list][0]["resources"]["limits"]["aliquot.dev/kai-gpu"], "1", "{list}");
+        }
+        // KAI's own pods stay as they are, and what is refused gets no third word.
+        half["spec"]["schedulerName"] = "kai-scheduler".into();
+        assert_eq!(filled(&half, true), half);
+        let mut mixed = pod(Some("aliquot"), &json!({"limits": {"aliquot.dev/gpu-core": "30"}}));
+        mixed["metadata"]["annotations"] = json!({"gpu-fraction": "0.5"});
+        assert_eq!(filled(&mixed, false), mixed);
+    }
+
+    #[test]
     fn a_namespace_names_the_scheduler_of_pods_that_are_meant() {
         let scheduler = |pod: &Value, is_ours| filled(pod, is_ours)["spec"]["schedulerName"].clone();
         let asks = json!({"limits": {"aliquot.dev/gpu-core": "30"}});
@@ -149,6 +190,9 @@ mod tests {
         assert_eq!(scheduler(&pod(Some("default-scheduler"), &hami), true), "aliquot");
         assert_eq!(scheduler(&pod(None, &asks), false), Value::Null);
         assert_eq!(scheduler(&pod(Some("hami-scheduler"), &hami), true), "hami-scheduler");
+        let mut of_kai = pod(None, &json!({}));
+        of_kai["metadata"]["annotations"] = json!({"gpu-memory": "1024"});
+        assert_eq!(scheduler(&of_kai, true), "aliquot");
         let plain = pod(Some("default-scheduler"), &json!({"limits": {"cpu": "1"}}));
         assert_eq!(scheduler(&plain, true), "default-scheduler");
         for metadata in [
@@ -167,6 +211,25 @@ mod tests {
     }
 
     #[test]
+    fn all_pods_of_a_scheduler_that_left_are_taken_where_it_is_said() {
+        let mut of_kai = pod(Some("kai-scheduler"), &json!({}));
+        let found = |pod: &Value, is_ours: bool| {
+            let mut filled = pod.clone();
+            let left = ["kai-scheduler".to_owned()];
+            if let Some(changes) = fill_in(pod, "aliquot", is_ours, &left).unwrap().patch {
+                patch(&mut filled, &changes).unwrap();
+            }
+            filled["spec"].clone()
+        };
+        assert_eq!(found(&of_kai, true)["schedulerName"], "aliquot");
+        assert_eq!(found(&of_kai, false), of_kai["spec"]);
+        of_kai["metadata"]["annotations"] = json!({"gpu-fraction": "0.5"});
+        assert_eq!(found(&of_kai, true)["containers"][0]["resources"]["limits"]["aliquot.dev/kai-gpu"], "1");
+        of_kai["spec"]["nodeName"] = "n".into();
+        assert_eq!(found(&of_kai, true), of_kai["spec"]);
+    }
+
+    #[test]
     fn what_is_no_pod_is_an_error_and_never_a_panic() {
         let wrong = json!({"requests": {"aliquot.dev/gpu-core": "1"}, "limits": "none"});
         for object in [
@@ -174,10 +237,10 @@ mod tests {
             json!({"spec": {"containers": [7]}}),
             json!({"spec": {"containers": [{"name": "main", "resources": wrong}]}}),
         ] {
-            assert!(fill_in(&object, "aliquot", true).is_err(), "{object}");
+            assert!(fill_in(&object, "aliquot", true, &[]).is_err(), "{object}");
         }
         for object in [json!({}), json!({"spec": {"containers": []}})] {
-            assert_eq!(fill_in(&object, "aliquot", true), Ok(Answer::default()), "{object}");
+            assert_eq!(fill_in(&object, "aliquot", true, &[]), Ok(Answer::default()), "{object}");
         }
     }
 }

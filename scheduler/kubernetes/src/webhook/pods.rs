@@ -155,6 +155,32 @@ mod tests {
     }
 
     #[test]
+    fn kai_s_annotations_are_judged_as_kai_does() {
+        let judged = |annotations: Value, other: Value| {
+            let mut pod = pod("aliquot", &json!({"aliquot.dev/kai-gpu": "1"}), &annotations);
+            pod["metadata"]["annotations"]["gpu-fraction-container-name"] = "main".into();
+            pod["spec"]["containers"][0]["resources"] = other;
+            judge(&pod, "aliquot", &Known::default()).unwrap().refused.map(|refused| refused.message)
+        };
+        let none = || json!({});
+        assert_eq!(judged(json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"}), none()), None);
+        assert_eq!(judged(json!({"gpu-memory": "4096"}), none()), None);
+        let whole = json!({"limits": {"nvidia.com/gpu": "1"}});
+        for (annotations, other, words) in [
+            (json!({"gpu-fraction": "1"}), none(), "from 0.01 to less than 1"),
+            (json!({"gpu-fraction": "half"}), none(), "from 0.01 to less than 1"),
+            (json!({"gpu-memory": "4Gi"}), none(), "a whole number from 1"),
+            (json!({"gpu-memory": "1", "gpu-fraction": "0.5"}), none(), "say the part of the device or its memory"),
+            (json!({"gpu-fraction-num-devices": "2"}), none(), "add the part of each device"),
+            (json!({"gpu-fraction": "0.5"}), whole.clone(), "a pod has parts of devices or whole ones"),
+            (json!({"gpu-memory": "1"}), whole, "gpu-memory and nvidia.com/gpu cannot be asked for together"),
+        ] {
+            let message = judged(annotations.clone(), other).unwrap_or_else(|| panic!("admitted: {annotations}"));
+            assert!(message.starts_with("container \"main\": ") && message.contains(words), "{annotations}: {message}");
+        }
+    }
+
+    #[test]
     fn of_pods_of_other_schedulers_only_our_words_are_judged() {
         let judged = |limits: Value, annotations: Value| {
             judge(&pod("default-scheduler", &limits, &annotations), "aliquot", &Known::default()).unwrap().refused

@@ -13,6 +13,11 @@ impl Cluster {
     /// A node whose manager speaks the dialect of claims for parts.
     pub(crate) fn node_with_elastic_gpus(&self, name: &str, devices: usize) {
         self.node(name, devices);
+        self.speaks(name, devices, Dialect::ElasticGpu);
+    }
+
+    /// The manager of a node with so many devices speaks this dialect.
+    pub(crate) fn speaks(&self, name: &str, devices: usize, dialect: Dialect) {
         let device = |number: usize| InventoryDevice {
             uuid: format!("GPU-{name}-{number}"),
             model: "NVIDIA H100".into(),
@@ -20,7 +25,7 @@ impl Cluster {
             ..InventoryDevice::default()
         };
         let devices = (0..devices).map(device).collect();
-        let spoken = Spoken::new([Dialect::ElasticGpu]).unwrap();
+        let spoken = Spoken::new([dialect]).unwrap();
         let inventory = Inventory::new(devices, &spoken, &NodeFacts::default());
         let annotations = json!({INVENTORY: serde_json::to_string(&inventory).unwrap()});
         self.objects.merge(&NODES, "", name, &json!({"metadata": {"annotations": annotations}}));

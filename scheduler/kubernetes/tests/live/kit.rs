@@ -339,6 +339,7 @@ pub(crate) fn config(kubeconfig: PathBuf, identity: String) -> Config {
         identity,
         topology: vec!["kubernetes.io/hostname".into()],
         extender_url: None,
+        stands_in_for: vec!["kai-scheduler".into()],
     }
 }
 

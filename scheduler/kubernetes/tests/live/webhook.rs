@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use aliquot_api_server::{Client, connect};
+use aliquot_dialects::Dialect;
 use aliquot_test_api_server::{
     CLAIMS, MUTATING_WEBHOOKS, NAMESPACES, PODS, QUEUES, Resource, SECRETS, VALIDATING_WEBHOOKS,
 };
@@ -130,6 +131,10 @@ fn what_is_left_out_is_filled_in_and_the_pod_starts() {
     assert_eq!(pod["spec"]["schedulerName"], "aliquot");
     assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"], requested["requests"]);
     world.cluster.wait_until_bound(&["filled"]);
+    // The scheduler that it names is gone.
+    let left = world.make_pod("default", "left", &spec("kai-scheduler", &json!({})), &json!({})).made.unwrap();
+    assert_eq!(left["spec"]["schedulerName"], "aliquot");
+    world.cluster.wait_until_bound(&["filled", "left"]);
     // A pod without devices stays with kube-scheduler.
     let plain = world.make_pod("default", "plain", &spec("default-scheduler", &json!({})), &json!({})).made.unwrap();
     assert_eq!(plain["spec"]["schedulerName"], "default-scheduler");
@@ -140,6 +145,39 @@ fn what_is_left_out_is_filled_in_and_the_pod_starts() {
     assert_eq!(*limits, json!({"nvidia.com/gpumem": "1024", "nvidia.com/gpu": "1"}));
     let without = world.make_pod("other", "free", &spec("default-scheduler", &requested), &json!({})).made.unwrap();
     assert_eq!(without["spec"]["schedulerName"], "default-scheduler");
+}
+
+#[test]
+fn pods_of_kai_start_with_what_their_annotations_say() {
+    let world = World::start();
+    world.cluster.speaks("n", 4, Dialect::Kai);
+    let make = |name: &str, annotations: Value| {
+        let metadata = json!({"name": name, "annotations": annotations});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec("aliquot", &json!({}))});
+        world.make(&PODS, "default", &pod).made
+    };
+    let two = make("two", json!({"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2"})).unwrap();
+    assert_eq!(two["spec"]["containers"][0]["resources"]["limits"], json!({"aliquot.dev/kai-gpu": "1"}));
+    make("own", json!({"nvidia.com/container.main.gpu-memory.limit": "8Gi"})).unwrap();
+    world.cluster.wait_until_bound(&["own", "two"]);
+    let decision = |name: &str| world.cluster.get(name)["metadata"]["annotations"]["aliquot.dev/devices"].clone();
+    let parts = |name: &str| -> Vec<String> {
+        let parts = decision(name).as_str().unwrap().strip_prefix("main=").unwrap().to_owned();
+        parts.split(',').map(|part| part.split_once('/').unwrap().1.to_owned()).collect()
+    };
+    assert_eq!(parts("two"), [format!("250/{}", 20_u64 << 30), format!("250/{}", 20_u64 << 30)]);
+    assert_eq!(parts("own"), [format!("100/{}", 8_u64 << 30)]);
+    let refused = make("whole", json!({"gpu-fraction": "1"})).unwrap_err();
+    assert!(refused.contains("container \"main\": gpu-fraction is \"1\"; it must be a decimal number"), "{refused}");
+    // It was made while no replica answered.
+    let late = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "late", "annotations": {"gpu-fraction": "0.5"}},
+        "spec": spec("aliquot", &json!({})),
+    });
+    world.cluster.objects.create(&PODS, "default", late);
+    world.cluster.wait_until("the pod says what it lacks", |cluster| {
+        cluster.why_waiting("late").is_some_and(|(_, why)| why.contains("no effect without aliquot.dev/kai-gpu"))
+    });
 }
 
 #[test]

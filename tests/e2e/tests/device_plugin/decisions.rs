@@ -5,7 +5,7 @@ use aliquot_test_cluster::PODS;
 use serde_json::{Value, json};
 
 use crate::stage::{
-    CORE, assert_refused, container, create_annotated, delete, on_paper, part, share_of, slice_of, spec,
+    CORE, assert_refused, container, create_annotated, delete, on_paper, part, share_of, slice_of, spec, variables,
     wait_for_units, with_settings,
 };
 
@@ -47,6 +47,28 @@ fn a_pod_with_a_claim_gets_as_much_as_was_decided() {
     let slice = slice_of(&world, "claiming", "main").unwrap();
     assert_eq!(slice.parts[0].device_uuid, world.gpu.uuid(1));
     assert_eq!(share_of(&world, "claiming", "main"), Some((30, 2 << 30)));
+}
+
+#[test]
+fn a_pod_of_kai_gets_what_it_asks_for_or_what_was_decided() {
+    let world = with_settings(2, "dialects = ['kai']");
+    let (resource, limits) = ("aliquot.dev/kai-gpu", json!({"aliquot.dev/kai-gpu": "1"}));
+    wait_for_units(&world, resource, 200);
+    create_annotated(&world, "half", &limits, &json!({"gpu-fraction": "0.5"}));
+    let pod = world.cluster.wait_for_phase("half", "Running");
+    assert_eq!(share_of(&world, "half", "main"), Some((50, 40 << 30)));
+    assert_eq!(variables(&world, &pod, "main").get("GPU_PORTION").map(String::as_str), Some("0.5"));
+    let part = |device: usize| format!("{}/250/21474836480", world.gpu.uuid(device));
+    let decided = format!("main={},{}", part(0), part(1));
+    // The annotation was changed after the pod was bound.
+    let annotations = json!({"aliquot.dev/devices": decided, "aliquot.dev/generation": "1.2", "gpu-fraction": "0.9"});
+    create_annotated(&world, "two", &limits, &annotations);
+    world.cluster.wait_for_phase("two", "Running");
+    let parts = slice_of(&world, "two", "main").unwrap().parts;
+    let shares = parts.iter().map(|of| (of.core_request_percent, of.core_limit_percent, of.memory_limit_bytes));
+    assert_eq!(shares.collect::<Vec<_>>(), [(25, 100, 20 << 30); 2]);
+    assert_refused(&world, &limits, &json!({}), "has no effect without gpu-fraction");
+    world.assert_no_complaints();
 }
 
 #[test]
