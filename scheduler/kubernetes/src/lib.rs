@@ -37,6 +37,7 @@ mod evicted;
 mod extender;
 mod gang;
 mod group_report;
+mod kai_queue;
 mod lease;
 mod left_over;
 mod mirror;

@@ -16,12 +16,13 @@ use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVo
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
-use kube::api::Api;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::warn;
 
+use crate::kai_queue;
 use crate::mirror::{Access, Mirror, QueueSaid};
 use crate::node::NodeFacts;
 use crate::pod::{PodFacts, SeenPod};
@@ -144,6 +145,56 @@ impl Sight for Queues {
     fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
         mirror.queue_names()
     }
+}
+
+/// KAI's queues. A field that cannot be read makes no queue: pods that name it wait, as for one that there is not.
+struct QueuesOfKai;
+
+impl QueuesOfKai {
+    const GROUP: &str = "scheduling.run.ai";
+    const VERSION: &str = "v2";
+    const PLURAL: &str = "queues";
+
+    fn api() -> ApiResource {
+        let kind = GroupVersionKind::gvk(QueuesOfKai::GROUP, QueuesOfKai::VERSION, "Queue");
+        ApiResource::from_gvk_with_plural(&kind, QueuesOfKai::PLURAL)
+    }
+}
+
+impl Sight for QueuesOfKai {
+    type Object = DynamicObject;
+
+    fn name(&self) -> String {
+        format!("{}.{}", QueuesOfKai::PLURAL, QueuesOfKai::GROUP)
+    }
+
+    fn key(&self, queue: &DynamicObject) -> Option<String> {
+        queue.metadata.name.clone()
+    }
+
+    fn show(&self, queue: DynamicObject, _: &str, mirror: &mut Mirror) {
+        let name = queue.name_any();
+        match kai_queue::definition(&queue.data) {
+            Ok(definition) => mirror.queue_of_kai(&name, &definition),
+            Err(error) => {
+                warn!(queue = name, error, "KAI's queue cannot be read");
+                mirror.queue_of_kai_gone(&name);
+            }
+        }
+    }
+
+    fn gone(&self, key: &str, mirror: &mut Mirror) {
+        mirror.queue_of_kai_gone(key);
+    }
+
+    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
+        mirror.names_of_queues_of_kai()
+    }
+}
+
+/// KAI's queues, as the API server knows them.
+pub(crate) fn queues_of_kai() -> ApiResource {
+    QueuesOfKai::api()
 }
 
 struct SchedulingPolicies;

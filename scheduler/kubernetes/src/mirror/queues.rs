@@ -40,6 +40,26 @@ impl Mirror {
         }
     }
 
+    /// A queue of KAI's. If we have one of the same name, ours counts.
+    pub(crate) fn queue_of_kai(&mut self, name: &str, definition: &QueueDefinition) {
+        let spec = definition.spec(name);
+        self.has_changed_queues |= self.queues_of_kai.get(name) != Some(&spec);
+        self.queues_of_kai.insert(name.to_owned(), spec);
+    }
+
+    pub(crate) fn queue_of_kai_gone(&mut self, name: &str) {
+        self.has_changed_queues |= self.queues_of_kai.remove(name).is_some();
+    }
+
+    pub(crate) fn names_of_queues_of_kai(&self) -> BTreeSet<String> {
+        self.queues_of_kai.keys().cloned().collect()
+    }
+
+    /// The queue that counts of those with this name.
+    fn queue_named(&self, name: &str) -> Option<&QueueSpec> {
+        self.queues.get(name).or_else(|| self.queues_of_kai.get(name))
+    }
+
     pub(crate) fn queue_gone(&mut self, name: &str) {
         self.has_changed_queues |= self.queues.remove(name).is_some();
         self.queue_objects.remove(name);
@@ -52,20 +72,20 @@ impl Mirror {
         }
     }
 
-    /// All queues that are defined, with what their status says and what is wrong with them.
+    /// All queues of ours that are defined, with what their status says and what is wrong with them.
     pub(crate) fn defined_queues(&self) -> impl Iterator<Item = (&str, &QueueSaid, Option<Fault>)> {
         self.queue_objects.iter().map(|(name, known)| (name.as_str(), &known.said, self.fault_of(name, known)))
     }
 
     fn fault_of(&self, name: &str, known: &QueueObject) -> Option<Fault> {
-        let parent = |name: &str| self.queues.get(name)?.parent.clone();
-        if let Some(missing) =
-            parent(name).filter(|parent| *parent != DEFAULT_QUEUE && !self.queues.contains_key(parent))
-        {
+        let parent = |name: &str| self.queue_named(name)?.parent.clone();
+        let is_missing = |parent: &String| *parent != DEFAULT_QUEUE && self.queue_named(parent).is_none();
+        if let Some(missing) = parent(name).filter(is_missing) {
             let text = format!("its parent {missing:?} does not exist; create the parent, or create this queue again");
             return Some(Fault { reason: "UnknownParent", text });
         }
-        let mut above = std::iter::successors(parent(name), |above| parent(above)).take(self.queues.len() + 1);
+        let all = self.queues.len() + self.queues_of_kai.len();
+        let mut above = std::iter::successors(parent(name), |above| parent(above)).take(all + 1);
         if above.any(|above| above == name) {
             let text = "it is its own ancestor; delete it, and create it again with another parent".to_owned();
             return Some(Fault { reason: "Cycle", text });
@@ -120,7 +140,8 @@ impl Mirror {
     /// All queues that the books are to have. If the default queue, for pods that name none, is not defined, it may
     /// have all that there is as long as there are no other queues. From then on it has no quota.
     fn wanted_queues(&self) -> BTreeMap<String, QueueSpec> {
-        let mut queues = self.queues.clone();
+        let mut queues = self.queues_of_kai.clone();
+        queues.extend(self.queues.iter().map(|(name, spec)| (name.clone(), spec.clone())));
         if !queues.contains_key(DEFAULT_QUEUE) {
             let resource =
                 QueueResource { quota: if queues.is_empty() { -1.0 } else { 0.0 }, ..QueueResource::default() };
@@ -162,7 +183,7 @@ impl Mirror {
 
     /// The books did not let a queue go, because something is in it still. It is tried again.
     pub(crate) fn queue_stayed(&mut self, name: &str) {
-        if !self.queues.contains_key(name) {
+        if self.queue_named(name).is_none() {
             let spec = QueueSpec { name: name.to_owned(), ..QueueSpec::default() };
             self.told_queues.insert(name.to_owned(), spec);
             self.has_changed_queues = true;

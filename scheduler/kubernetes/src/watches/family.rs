@@ -14,7 +14,7 @@ use super::device_claims::{DeviceClasses, DeviceTaintRules, ResourceClaims, Reso
 use super::elastic_gpus::{ElasticGpuClaims, ElasticGpuClasses, ElasticGpus};
 use super::follow::{Sight, follow, forget};
 use super::served::Served;
-use super::{Queues, SchedulingPolicies};
+use super::{Queues, QueuesOfKai, SchedulingPolicies};
 use crate::gang::{Address, GangKind};
 use crate::mirror::{Access, Mirror};
 use crate::serve::Shared;
@@ -23,6 +23,7 @@ use crate::serve::Shared;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Queues,
+    QueuesOfKai,
     SchedulingPolicies,
     ElasticGpus,
     /// Claims are read before devices, so that no device is given out that a claim has already.
@@ -39,6 +40,7 @@ impl Family {
     pub(super) fn all() -> impl Iterator<Item = Family> {
         let single = [
             Family::Queues,
+            Family::QueuesOfKai,
             Family::SchedulingPolicies,
             Family::ElasticGpus,
             Family::DeviceClaims,
@@ -52,6 +54,7 @@ impl Family {
         let own = |plurals: &[&'static str]| ("aliquot.dev", &["v1alpha1"][..], plurals.to_vec());
         match self {
             Family::Queues => own(&["queues"]),
+            Family::QueuesOfKai => (QueuesOfKai::GROUP, &[QueuesOfKai::VERSION], vec![QueuesOfKai::PLURAL]),
             Family::SchedulingPolicies => own(&["schedulingpolicies"]),
             Family::ElasticGpus => own(&["elasticgpus", "elasticgpuclasses", "elasticgpuclaims"]),
             Family::DeviceClaims => {
@@ -83,7 +86,9 @@ impl Family {
         let (resources, versions) = (plurals.join(", "), versions.join(" or "));
         let what = format!("the cluster has no {resources} of {group} in version {versions}");
         match self {
-            Family::Gang(_) | Family::DeviceTaintRules => debug!("{what}; they are watched once they are there"),
+            Family::Gang(_) | Family::DeviceTaintRules | Family::QueuesOfKai => {
+                debug!("{what}; they are watched once they are there")
+            }
             Family::DeviceClaims => info!("{what}; they are watched once they are there"),
             _ => warn!("{what}; the scheduler works without them; apply its manifests, which define them"),
         }
@@ -93,6 +98,7 @@ impl Family {
     fn forget(self, mirror: &mut Mirror) {
         match self {
             Family::Queues => forget(&Queues, mirror),
+            Family::QueuesOfKai => forget(&QueuesOfKai, mirror),
             Family::SchedulingPolicies => forget(&SchedulingPolicies, mirror),
             Family::ElasticGpus => {
                 forget(&ElasticGpuClaims, mirror);
@@ -114,6 +120,7 @@ impl Family {
         let all = || client.clone();
         match self {
             Family::Queues => vec![of(Queues, Api::all(all()), shared)],
+            Family::QueuesOfKai => vec![of(QueuesOfKai, Api::all_with(all(), &QueuesOfKai::api()), shared)],
             Family::SchedulingPolicies => vec![of(SchedulingPolicies, Api::all(all()), shared)],
             Family::ElasticGpus => vec![
                 of(ElasticGpus, Api::all(all()), shared),

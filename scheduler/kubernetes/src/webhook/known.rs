@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::queue::Queue;
 use crate::scheduling_policy::SchedulingPolicy;
-use crate::watches::{WATCH_SECONDS, is_absent, said};
+use crate::watches::{WATCH_SECONDS, is_absent, queues_of_kai, said};
 
 /// The names of all objects of a kind; `None`: they are not known yet.
 type Names = Arc<RwLock<Option<BTreeSet<String>>>>;
@@ -23,19 +23,21 @@ type Names = Arc<RwLock<Option<BTreeSet<String>>>>;
 #[derive(Clone, Default)]
 pub(super) struct Known {
     queues: Names,
+    /// KAI's queues.
+    queues_of_kai: Names,
     policies: Names,
 }
 
 impl Known {
     #[cfg(test)]
     pub(super) fn of<const N: usize>(queues: [&str; N], policies: [&str; N]) -> Known {
-        let names = |names: [&str; N]| Arc::new(RwLock::new(Some(names.map(str::to_owned).into())));
-        Known { queues: names(queues), policies: names(policies) }
+        let names = |names: &[&str]| Arc::new(RwLock::new(Some(names.iter().map(|name| (*name).to_owned()).collect())));
+        Known { queues: names(&queues), queues_of_kai: names(&[]), policies: names(&policies) }
     }
 
     /// Whether it is certain that there is no such queue.
     pub(super) fn lacks_queue(&self, name: &str) -> bool {
-        name != DEFAULT_QUEUE && lacks(&self.queues, name)
+        name != DEFAULT_QUEUE && lacks(&self.queues, name) && lacks(&self.queues_of_kai, name)
     }
 
     /// Whether it is certain that there is no such policy.
@@ -48,6 +50,7 @@ impl Known {
         let (queues, policies) = (ApiResource::erase::<Queue>(&()), ApiResource::erase::<SchedulingPolicy>(&()));
         tokio::join!(
             follow(Api::all_with(client.clone(), &queues), &self.queues),
+            follow(Api::all_with(client.clone(), &queues_of_kai()), &self.queues_of_kai),
             follow(Api::all_with(client, &policies), &self.policies),
         );
     }

@@ -5,11 +5,13 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use aliquot_test_api_server::{
-    CLAIMS, DEVICE_CLASSES, ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS, Fault, RESOURCES, Resource, SLICES,
+    CLAIMS, DEVICE_CLASSES, ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS, Fault, KAI_QUEUES, PODS, RESOURCES,
+    Resource, SLICES,
 };
 use serde_json::json;
 
 use crate::kit::Cluster;
+use crate::rights::used;
 
 const ELASTIC: [&Resource; 3] = [&ELASTIC_GPU_CLASSES, &ELASTIC_GPU_CLAIMS, &ELASTIC_GPUS];
 
@@ -60,6 +62,41 @@ fn objects_of_a_removed_resource_do_not_count() {
     wait_until_pod_lacks(&cluster, "there is no ElasticGPUClass");
     cluster.server().set_absent(&ELASTIC);
     wait_until_pod_lacks(&cluster, "this cluster has no such kind of object");
+}
+
+#[test]
+fn queues_of_kai_are_watched_while_their_kind_is_there() {
+    let mut cluster = Cluster::with_faults();
+    cluster.server().set_absent(&[&KAI_QUEUES]);
+    cluster.node("n", 1);
+    let all = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
+    let spec = json!({"resources": {"gpu": {"quota": 0.5, "limit": 0.5}, "cpu": all, "memory": all}});
+    let queue = json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "q"}, "spec": spec});
+    let scheduler = cluster.scheduler();
+    let labels = json!({"metadata": {"labels": {"kai.scheduler/queue": "q"}}});
+    for name in ["a", "b"] {
+        cluster.pod(name, 50, labels.clone());
+    }
+    cluster.wait_until("a waits", |cluster| cluster.why_waiting("a").is_some());
+    cluster.server().set_absent(&[]);
+    cluster.objects.create(&KAI_QUEUES, "", queue);
+    // The queue has room for one.
+    cluster.wait_until("one is bound, and the other one waits for the quota", |cluster| {
+        let bound = cluster.bound();
+        let other = if bound.contains_key("a") { "b" } else { "a" };
+        bound.len() == 1 && cluster.why_waiting(other).is_some_and(|(_, why)| why.starts_with("quota"))
+    });
+    let of_kai =
+        used(&cluster).into_iter().filter(|(group, resource, _)| group == "scheduling.run.ai" && resource == "queues");
+    assert!(of_kai.map(|(.., verb)| verb).all(|verb| verb == "list" || verb == "watch"), "nothing is written to it");
+    // A queue that has pods stays.
+    let limit = "queue_limit_gpus{queue=\"q\"}";
+    assert_eq!(scheduler.metric(limit), Some(0.5));
+    for name in ["a", "b"] {
+        cluster.objects.delete(&PODS, "default", name);
+    }
+    cluster.server().set_absent(&[&KAI_QUEUES]);
+    cluster.wait_until("there is no such queue any more", |_| scheduler.metric(limit).is_none());
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 39] = [
+pub const RESOURCES: [&Resource; 40] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -78,6 +78,7 @@ pub const RESOURCES: [&Resource; 39] = [
     &ELASTIC_GPUS,
     &POD_GROUPS,
     &KAI_POD_GROUPS,
+    &KAI_QUEUES,
     &VOLCANO_POD_GROUPS,
     &COSCHEDULING_POD_GROUPS,
     &JOB_SETS,
@@ -316,6 +317,10 @@ pub const POD_GROUPS: Resource =
 
 /// KAI's `podgroups`.
 const KAI_POD_GROUPS: Resource = custom("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", true);
+
+/// KAI's `queues`, which belong to no namespace.
+pub const KAI_QUEUES: Resource =
+    Resource { has_status: true, ..custom("scheduling.run.ai", "v2", "queues", "Queue", false) };
 
 /// Volcano's `podgroups`.
 const VOLCANO_POD_GROUPS: Resource = custom("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", true);

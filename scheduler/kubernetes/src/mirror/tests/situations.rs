@@ -153,6 +153,38 @@ fn a_queue_that_does_not_exist_is_named() {
 }
 
 #[test]
+fn queues_of_kai_count_unless_ours_has_the_same_name() {
+    let mut world = World::new();
+    let limited = |limit: f64, parent: Option<&str>| {
+        let gpu = Some(QueueResource { limit, ..QueueResource::default() });
+        let resources = QueueResources { gpu, ..QueueResources::default() };
+        QueueDefinition { resources, parent_queue: parent.map(str::to_owned), ..QueueDefinition::default() }
+    };
+    world.node("n", 2);
+    for name in ["a", "b", "c"] {
+        world.pod(name, 50, json!({"metadata": {"labels": {"kai.scheduler/queue": "team"}}}));
+    }
+    world.reconcile();
+    assert!(world.why_waiting("a").contains("\"team\""), "{}", world.why_waiting("a"));
+    world.mirror.queue_of_kai("above", &limited(-1.0, None));
+    world.mirror.queue_of_kai("team", &limited(0.5, Some("above")));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    // Ours is below KAI's, too, and has no status of a fault.
+    world.mirror.queue("team", &limited(1.0, Some("above")));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+    let said: Vec<_> = world.mirror.defined_queues().map(|(name, _, fault)| (name.to_owned(), fault)).collect();
+    assert_eq!(said, [("team".to_owned(), None)]);
+    world.mirror.queue_of_kai("team", &limited(-1.0, Some("above")));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+    world.mirror.queue_gone("team");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b", "c"]);
+}
+
+#[test]
 fn queues_are_told_parents_first_and_go_children_first() {
     let mut world = World::new();
     let below = |parent: &str| QueueDefinition { parent_queue: Some(parent.into()), ..QueueDefinition::default() };
