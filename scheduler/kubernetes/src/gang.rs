@@ -146,7 +146,8 @@ fn of_kueue(labels: &Texts, annotations: &Texts) -> Option<Result<Gang, String>>
     }))
 }
 
-fn of_workload(labels: &Texts, owners: &[OwnerReference]) -> Option<Gang> {
+/// The gang of the workload that has made a pod, whatever the pod says of gangs.
+pub(crate) fn of_workload(labels: &Texts, owners: &[OwnerReference]) -> Option<Gang> {
     if let Some(name) = labels.get(JOB_SET) {
         return Some(Gang { sub_group: labels.get(REPLICATED_JOB).cloned(), ..of_object(GangKind::JobSet, name) });
     }

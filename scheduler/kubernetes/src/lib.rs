@@ -57,12 +57,14 @@ mod reservation;
 mod resources;
 mod scheduling_policy;
 mod serve;
+mod suspension;
 mod telemetry;
 mod tls;
 mod volumes;
 mod wanted;
 mod watches;
 mod webhook;
+mod workload;
 mod writer;
 
 pub use condition::Condition;

@@ -25,6 +25,7 @@ mod policies;
 mod precedence;
 mod queues;
 mod reported;
+mod suspended;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,7 @@ use crate::pod::PodFacts;
 
 pub(crate) use access::Access;
 pub(crate) use chosen::Choice;
-pub(crate) use commands::{Binding, Write};
+pub(crate) use commands::{Binding, Eviction, Write};
 pub(crate) use device_claims::{
     AboutDevices, DeviceId, LONGEST_MS, LeftOver, Readiness, Reservation, Shortage, is_worthless,
 };
@@ -51,6 +52,7 @@ pub(crate) use nodes::Held;
 pub(crate) use policies::POLICY;
 pub(crate) use queues::QueueSaid;
 pub(crate) use reported::{DeviceSaid, DevicesSaid, IllDevice};
+pub(crate) use suspended::{Suspended, Suspension};
 pub(crate) use volumes::SELECTED_NODE;
 
 /// What is known of the cluster, and what the engine was told of it.
@@ -74,6 +76,7 @@ pub(crate) struct Mirror {
     has_changed_queues: bool,
     policies: policies::Policies,
     priority_classes: precedence::PriorityClasses,
+    suspended: suspended::SuspendedWorkloads,
     volumes: volumes::Volumes,
     device_claims: device_claims::DeviceClaims,
     elastic_gpus: elastic_gpus::ElasticGpus,
@@ -193,6 +196,7 @@ impl Mirror {
             has_changed_queues: true,
             policies: policies::Policies::default(),
             priority_classes: precedence::PriorityClasses::default(),
+            suspended: suspended::SuspendedWorkloads::default(),
             volumes: volumes::Volumes::default(),
             device_claims: device_claims::DeviceClaims::default(),
             elastic_gpus: elastic_gpus::ElasticGpus::default(),

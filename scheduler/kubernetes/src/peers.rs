@@ -291,6 +291,11 @@ fn requirements(selector: Option<&LabelSelector>) -> Result<Requirements, String
     labels.chain(expressions).collect::<Result<_, String>>().map(Some)
 }
 
+/// Whether a selector matches labels. One that cannot be read is taken to match.
+pub(crate) fn selects(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
+    requirements(selector).map_or(true, |requirements| hold(&requirements, labels))
+}
+
 fn one_of(key: &str, values: impl IntoIterator<Item = String>) -> NodeRequirement {
     NodeRequirement { key: key.to_owned(), operator: NodeOperator::In(values.into_iter().collect()) }
 }

@@ -14,6 +14,7 @@ use crate::gang::{self, Gang};
 use crate::peers::PeerRules;
 use crate::placement;
 use crate::resources;
+use crate::workload::Workload;
 
 pub(crate) use seen::{SeenPod, WORKLOAD_REF};
 
@@ -50,6 +51,8 @@ pub(crate) struct PodFacts {
     pub(crate) succeeded_ms: Option<u64>,
     /// The UID of the object that made it and makes another one in its place.
     pub(crate) controller: Option<String>,
+    /// The highest workload that it names and that can be suspended.
+    pub(crate) workload: Option<Workload>,
     /// It is being deleted.
     pub(crate) is_leaving: bool,
     /// It must not be scheduled yet.
@@ -117,6 +120,7 @@ impl PodFacts {
             has_ended: status.phase.as_deref().is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase)),
             succeeded_ms: (status.phase.as_deref() == Some("Succeeded")).then(|| ended_ms(&status)),
             controller: owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()),
+            workload: Workload::of_pod(gang::of_workload(&labels, &owners).as_ref(), &owners),
             is_leaving: metadata.deletion_timestamp.is_some(),
             is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
             gang: is_own.then(|| gang::of_pod(&spec, workload.as_deref(), &labels, &annotations, &owners)).flatten(),

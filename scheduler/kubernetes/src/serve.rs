@@ -25,8 +25,8 @@ use crate::tls::TlsFiles;
 use crate::watches::Watches;
 use crate::webhook::Webhook;
 use crate::{
-    claim_report, elastic, group_report, left_over, questions, queue_status, readiness, report, reports, volumes,
-    writer,
+    claim_report, elastic, group_report, left_over, questions, queue_status, readiness, report, reports, suspension,
+    volumes, writer,
 };
 
 /// The pause before what could not be done is tried again.
@@ -261,9 +261,10 @@ impl Backend for ApiServer {
 
     /// No write goes out before the mirror knows all of them: the members of a gang wait for each other's devices.
     fn carry_out_all(&mut self, commands: Vec<Command>) {
-        let written =
-            |mirror: &mut Mirror| commands.into_iter().filter_map(|command| mirror.command(command)).collect();
-        let writes: Vec<Write> = self.shared.change(written);
+        let writes = self.shared.change(|mirror| {
+            let writes = commands.into_iter().filter_map(|command| mirror.command(command)).collect();
+            mirror.with_suspensions(writes)
+        });
         for write in writes {
             // The writer ends only with the process.
             _ = self.writes.send(write);
@@ -372,6 +373,7 @@ async fn lead(
     thread::Builder::new().name("engine".into()).spawn(engine).map_err(ServeError::Thread)?;
     info!(scheduler = config.name, term, "the scheduler schedules");
     let events = Events::new(client.clone(), "aliquot-scheduler", config.identity.clone());
+    let for_resumed = events.clone();
     tokio::select! {
         run = has_ended => match run {
             Ok(run) => run.map_err(ServeError::from),
@@ -383,6 +385,7 @@ async fn lead(
         () = group_report::run(client.clone(), Arc::clone(shared), events.clone()) => Ok(()),
         () = claim_report::run(Arc::clone(shared), events) => Ok(()),
         () = elastic::run(client.clone(), Arc::clone(shared)) => Ok(()),
+        () = suspension::run(client.clone(), Arc::clone(shared), for_resumed) => Ok(()),
         () = queue_status::run(client, Arc::clone(shared), shown.clone()) => Ok(()),
         () = look_again(shared) => Ok(()),
         () = reports::notice_silence(shared) => Ok(()),

@@ -57,11 +57,18 @@ pub(crate) enum Written {
     Lease,
     PodGroupStatus,
     QueueStatus,
+    Suspension,
 }
 
 impl Written {
-    const ALL: [Written; 5] =
-        [Written::Condition, Written::ElasticGpu, Written::Lease, Written::PodGroupStatus, Written::QueueStatus];
+    const ALL: [Written; 6] = [
+        Written::Condition,
+        Written::ElasticGpu,
+        Written::Lease,
+        Written::PodGroupStatus,
+        Written::QueueStatus,
+        Written::Suspension,
+    ];
 
     fn word(self) -> &'static str {
         match self {
@@ -70,6 +77,7 @@ impl Written {
             Written::Lease => "lease",
             Written::PodGroupStatus => "pod-group-status",
             Written::QueueStatus => "queue-status",
+            Written::Suspension => "suspension",
         }
     }
 }

@@ -6,6 +6,7 @@ mod family;
 mod follow;
 mod gangs;
 mod served;
+mod suspended;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

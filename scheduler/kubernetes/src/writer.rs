@@ -14,8 +14,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
-use crate::mirror::{Binding, Write};
+use crate::mirror::{Binding, Eviction, Suspension, Write};
 use crate::serve::Shared;
+use crate::suspension::{self, Outcome};
 use crate::{evicted, readiness, reservation, volumes};
 
 /// Writes under way at the same time, at most.
@@ -113,21 +114,74 @@ async fn carry_out(client: &Client, shared: &Arc<Shared>, events: &Events, place
             shared.status.bound(outcome.is_ok(), began.elapsed(), shared.age_of(&binding.uid));
             shared.change(|mirror| mirror.bound(&binding, outcome));
         }
-        Write::Evict { uid, namespace, name, instance, generation } => {
-            if !shared.read(|mirror| mirror.is_to_evict(&uid, instance)) {
-                return;
+        Write::Evict(eviction) => {
+            if is_to_evict(shared, &eviction) {
+                let cause = evicted::cause(shared, &eviction.uid).await;
+                carry_out_eviction(client, shared, events, places, eviction, cause).await;
             }
-            let cause = evicted::cause(shared, &uid).await;
-            let _place = places.acquire().await;
-            let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-            let outcome = evict(&pods, &uid, &name, shared).await;
-            info!(pod = %format_args!("{namespace}/{name}"), ?outcome, "evict");
-            shared.status.evicted(outcome.is_ok());
-            if let (Ok(()), Some(cause)) = (&outcome, cause) {
-                events.warn(pod_reference(&namespace, &name, &uid), evicted::REASON, &cause).await;
+        }
+        Write::Suspend(suspension) => carry_out_suspension(client, shared, events, places, suspension).await,
+    }
+}
+
+fn is_to_evict(shared: &Shared, eviction: &Eviction) -> bool {
+    shared.read(|mirror| mirror.is_to_evict(&eviction.uid, eviction.instance))
+}
+
+async fn carry_out_eviction(
+    client: &Client,
+    shared: &Shared,
+    events: &Events,
+    places: &Semaphore,
+    eviction: Eviction,
+    cause: Option<String>,
+) {
+    let Eviction { uid, namespace, name, instance, generation } = eviction;
+    let _place = places.acquire().await;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let outcome = evict(&pods, &uid, &name, shared).await;
+    info!(pod = %format_args!("{namespace}/{name}"), ?outcome, "evict");
+    shared.status.evicted(outcome.is_ok());
+    if let (Ok(()), Some(cause)) = (&outcome, cause) {
+        events.warn(pod_reference(&namespace, &name, &uid), evicted::REASON, &cause).await;
+    }
+    if let Err(why) = outcome {
+        shared.change(|mirror| mirror.eviction_refused(&uid, instance, generation, why));
+    }
+}
+
+/// Suspends the workload of these pods. If that is not possible, they are evicted.
+async fn carry_out_suspension(
+    client: &Client,
+    shared: &Arc<Shared>,
+    events: &Events,
+    places: &Semaphore,
+    suspension: Suspension,
+) {
+    let Suspension { namespace, workload, evictions } = &suspension;
+    let Some(first) = evictions.iter().find(|eviction| is_to_evict(shared, eviction)) else { return };
+    let cause = evicted::cause(shared, &first.uid).await;
+    let outcome = {
+        let _place = places.acquire().await;
+        suspension::suspend(client, shared, events, &suspension, cause.as_deref().unwrap_or_default()).await
+    };
+    info!(workload = %format_args!("{namespace}/{}", workload.full_name()), ?outcome, "suspend");
+    match outcome {
+        Outcome::Suspended(of) => {
+            for Eviction { uid, namespace, name, .. } in evictions {
+                shared.status.evicted(true);
+                if let Some(cause) = &cause {
+                    let text = format!("{cause}; {of} is suspended until its pods are gone");
+                    events.warn(pod_reference(namespace, name, uid), evicted::REASON, &text).await;
+                }
             }
-            if let Err(why) = outcome {
-                shared.change(|mirror| mirror.eviction_refused(&uid, instance, generation, why));
+        }
+        Outcome::Unknown => {}
+        Outcome::Not(_) => {
+            for eviction in suspension.evictions {
+                if is_to_evict(shared, &eviction) {
+                    carry_out_eviction(client, shared, events, places, eviction, cause.clone()).await;
+                }
             }
         }
     }

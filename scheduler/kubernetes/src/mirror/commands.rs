@@ -3,21 +3,26 @@
 use aliquot_scheduler_engine::{ClaimUid, Command, Generation, NodeName, Observation, Order, Report, StepOutcome};
 
 use super::device_claims::Starting;
-use super::{Instance, Mirror, Reservation};
+use super::{Instance, Mirror, Reservation, Suspension};
 use crate::{devices, dra};
 
 /// A write to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Write {
     Bind(Binding),
-    /// Evicts a pod, if it is still the instance that this is about.
-    Evict {
-        uid: String,
-        namespace: String,
-        name: String,
-        instance: Generation,
-        generation: Generation,
-    },
+    Evict(Eviction),
+    /// Suspends a workload instead of evicting each of its pods.
+    Suspend(Suspension),
+}
+
+/// Evicts a pod, if it is still the instance that this is about.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Eviction {
+    pub(crate) uid: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) instance: Generation,
+    pub(crate) generation: Generation,
 }
 
 /// Binds a pod to a node.
@@ -41,7 +46,8 @@ impl Write {
     /// The UID of the pod that is written. Each pod has one write under way at a time.
     pub(crate) fn uid(&self) -> &str {
         match self {
-            Write::Bind(Binding { uid, .. }) | Write::Evict { uid, .. } => uid,
+            Write::Bind(Binding { uid, .. }) | Write::Evict(Eviction { uid, .. }) => uid,
+            Write::Suspend(suspension) => suspension.evictions.first().map_or("", |first| &first.uid),
         }
     }
 }
@@ -165,12 +171,14 @@ impl Mirror {
             return None;
         };
         // The pod is being deleted or has ended already.
-        (!known.facts.is_leaving && !known.facts.has_ended).then(|| Write::Evict {
-            uid: uid.to_owned(),
-            namespace: known.facts.namespace.clone(),
-            name: known.facts.name.clone(),
-            instance: stop.generation,
-            generation,
+        (!known.facts.is_leaving && !known.facts.has_ended).then(|| {
+            Write::Evict(Eviction {
+                uid: uid.to_owned(),
+                namespace: known.facts.namespace.clone(),
+                name: known.facts.name.clone(),
+                instance: stop.generation,
+                generation,
+            })
         })
     }
 

@@ -1,6 +1,6 @@
 //! What readers learn from the mirror: for counts, for explanations, and for what-if questions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{Claim, DEFAULT_QUEUE, DeviceRequest, GroupPlacement, PodGroup};
 use aliquot_scheduler_engine::DevicePart;
@@ -44,6 +44,10 @@ impl Mirror {
     /// How many pods wait for this scheduler and will not be scheduled as they are.
     pub(crate) fn unsupported(&self) -> usize {
         self.pods.values().filter(|pod| pod.problem.is_some()).count()
+    }
+
+    pub(crate) fn labels_of(&self, uid: &str) -> Option<&BTreeMap<String, String>> {
+        self.pods.get(uid).map(|pod| &pod.facts.labels)
     }
 
     /// When a pod was created.

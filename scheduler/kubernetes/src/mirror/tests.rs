@@ -13,6 +13,7 @@ mod reported;
 mod resizing;
 mod several_requests;
 mod situations;
+mod suspended;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,13 +24,14 @@ use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
 use serde_json::{Value, json};
 
-use super::{Access, Binding, Mirror, Readiness, Write};
+use super::{Access, Binding, Eviction, Mirror, Readiness, Suspended, Write};
 use crate::gang::{GangFacts, GangKind};
 use crate::node::NodeFacts;
 use crate::pod::PodFacts;
 use crate::queue::QueueDefinition;
 use crate::scheduling_policy::PolicyFacts;
 use crate::serve::START_DEADLINE_MS;
+use crate::workload::{Workload, WorkloadKind};
 
 const GIB: u64 = 1 << 30;
 const DEVICE_BYTES: u64 = 80 * GIB;
@@ -51,6 +53,8 @@ struct World {
     /// What drivers publish, by node.
     slices: BTreeMap<String, Value>,
     claims: BTreeMap<String, Value>,
+    /// Workloads that a leader has suspended, with the pods that they will make again.
+    suspended: BTreeMap<Workload, (Suspended, Vec<Value>)>,
     mirror: Mirror,
     policy: Box<dyn Policy>,
     engine: Engine,
@@ -92,6 +96,7 @@ impl World {
             gangs: BTreeMap::new(),
             slices: BTreeMap::new(),
             claims: BTreeMap::new(),
+            suspended: BTreeMap::new(),
             mirror: Mirror::new("aliquot", 0, &[]),
             engine: engine(policy.fork(), 0),
             policy,
@@ -128,6 +133,13 @@ impl World {
         }
         for kind in GangKind::ALL.into_iter().filter(|kind| *kind != NOT_SERVED) {
             self.mirror.gangs_are(kind, Access::Read);
+        }
+        for kind in WorkloadKind::ALL {
+            self.mirror.suspendables_are_in(kind, "v1");
+            self.mirror.suspendables_are(kind, Access::Read);
+        }
+        for (suspended, _) in self.suspended.values() {
+            self.mirror.suspended(suspended.clone());
         }
         self.show_device_claims();
         for node in self.nodes.values() {
@@ -170,10 +182,9 @@ impl World {
     fn poll(&mut self) {
         let ready = self.engine.poll(self.now_ms);
         self.view = ready.view.or(self.view.take());
-        for command in ready.commands {
-            let write = self.mirror.command(command);
-            self.writes.extend(write);
-        }
+        let commands = ready.commands.into_iter();
+        let writes = commands.filter_map(|command| self.mirror.command(command)).collect();
+        self.writes.extend(self.mirror.with_suspensions(writes));
         if let Some(hopeless) = self.view.as_ref().and_then(|view| self.mirror.newly_hopeless(view)) {
             self.mirror.note_hopeless(hopeless);
         }
@@ -201,6 +212,7 @@ impl World {
                 self.bind_if_ready(binding);
             }
             self.give_back_left_over();
+            self.resume();
             self.now_ms += 50;
         }
         self.hear();
@@ -213,7 +225,23 @@ impl World {
                 true => self.bind_if_ready(binding),
                 false => self.end_binding(&binding, Err("a claim has changed".into())),
             },
-            Write::Evict { uid, name, instance, generation, .. } => {
+            Write::Suspend(suspension) => {
+                let is_to_evict = |of: &Eviction| self.mirror.is_to_evict(&of.uid, of.instance);
+                if !suspension.evictions.iter().any(is_to_evict) {
+                    return;
+                }
+                let workload = &suspension.workload;
+                let of = |pod: &Value| PodFacts::of(typed(pod), "aliquot").unwrap().workload.as_ref() == Some(workload);
+                let names: Vec<String> =
+                    self.pods.iter().filter(|(_, pod)| of(pod)).map(|(name, _)| name.clone()).collect();
+                let is_protected = |name: &String| self.pods[name]["metadata"]["labels"]["protected"] == "true";
+                if names.iter().any(is_protected) {
+                    suspension.evictions.into_iter().for_each(|eviction| self.carry_out(Write::Evict(eviction)));
+                    return;
+                }
+                self.suspend(workload, &names);
+            }
+            Write::Evict(Eviction { uid, name, instance, generation, .. }) => {
                 if !self.mirror.is_to_evict(&uid, instance) {
                     return;
                 }
@@ -239,9 +267,50 @@ impl World {
         }
     }
 
-    /// A pod ends, and its owner makes another one in its place.
+    /// A workload is suspended, and deletes its pods.
+    fn suspend(&mut self, workload: &Workload, pods: &[String]) {
+        self.log.push(format!("{} suspended", workload.full_name()));
+        let suspended = Suspended {
+            uid: "workload".into(),
+            namespace: "default".into(),
+            workload: workload.clone(),
+            pods_of: workload.clone(),
+            since_ms: self.now_ms,
+        };
+        self.mirror.suspended(suspended.clone());
+        self.suspended.insert(workload.clone(), (suspended, Vec::new()));
+        for name in pods {
+            let uid = self.pods[name]["metadata"]["uid"].as_str().unwrap().to_owned();
+            let is_bound = self.pods[name]["spec"]["nodeName"].is_string();
+            match &mut self.ending {
+                Some(ending) if is_bound => {
+                    ending.insert(uid);
+                    self.pods.get_mut(name).unwrap()["metadata"]["deletionTimestamp"] = LEAVES.into();
+                    self.show(name);
+                }
+                _ => self.replace(name),
+            }
+        }
+    }
+
+    /// The leader resumes workloads without pods, and these make their pods again.
+    fn resume(&mut self) {
+        for suspended in self.mirror.to_resume(self.now_ms) {
+            self.mirror.suspended_no_more("default", &suspended.workload);
+            let Some((_, pods)) = self.suspended.remove(&suspended.workload) else { continue };
+            self.log.push(format!("{} resumed", suspended.workload.full_name()));
+            for pod in pods {
+                let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+                self.pods.insert(name.clone(), pod);
+                self.show(&name);
+            }
+        }
+    }
+
+    /// A pod ends, and its owner makes another one in its place: at once, or when it is resumed.
     fn replace(&mut self, name: &str) {
         let mut pod = self.pods[name].clone();
+        let workload = PodFacts::of(typed(&pod), "aliquot").unwrap().workload;
         self.delete(name);
         self.made += 1;
         pod["metadata"]["uid"] = format!("pod-{}", self.made).into();
@@ -249,6 +318,9 @@ impl World {
         pod["spec"]["nodeName"] = Value::Null;
         for key in [GENERATION, DECISION] {
             pod["metadata"]["annotations"].as_object_mut().unwrap().remove(key);
+        }
+        if let Some((_, pods)) = workload.and_then(|workload| self.suspended.get_mut(&workload)) {
+            return pods.push(pod);
         }
         self.pods.insert(name.to_owned(), pod);
         self.show(name);

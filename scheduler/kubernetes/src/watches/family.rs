@@ -18,6 +18,7 @@ use super::{Queues, QueuesOfKai, SchedulingPolicies};
 use crate::gang::{Address, GangKind};
 use crate::mirror::{Access, Mirror};
 use crate::serve::Shared;
+use crate::workload::WorkloadKind;
 
 /// Resources that are of use only together. Each is read after those that its objects refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(super) enum Family {
     DeviceClaims,
     DeviceTaintRules,
     Gang(GangKind),
+    /// Workloads that a leader has suspended.
+    Suspended(WorkloadKind),
 }
 
 /// Follows a resource until the API server has it no more.
@@ -46,7 +49,13 @@ impl Family {
             Family::DeviceClaims,
             Family::DeviceTaintRules,
         ];
-        single.into_iter().chain(GangKind::ALL.map(Family::Gang))
+        let suspended = WorkloadKind::ALL.map(Family::Suspended);
+        single.into_iter().chain(GangKind::ALL.map(Family::Gang)).chain(suspended)
+    }
+
+    /// Without these a new leader decides nothing wrong: pods of gangs wait, and pods are evicted one by one.
+    fn can_come_later(self) -> bool {
+        matches!(self, Family::Gang(_) | Family::Suspended(_))
     }
 
     /// Group, versions (the best one first), and plural names.
@@ -62,6 +71,10 @@ impl Family {
             }
             Family::DeviceTaintRules => ("resource.k8s.io", &["v1", "v1beta2", "v1alpha3"], vec!["devicetaintrules"]),
             Family::Gang(kind) => {
+                let Address { group, versions, plural, .. } = kind.api();
+                (group, versions, vec![plural])
+            }
+            Family::Suspended(kind) => {
                 let Address { group, versions, plural, .. } = kind.api();
                 (group, versions, vec![plural])
             }
@@ -86,7 +99,7 @@ impl Family {
         let (resources, versions) = (plurals.join(", "), versions.join(" or "));
         let what = format!("the cluster has no {resources} of {group} in version {versions}");
         match self {
-            Family::Gang(_) | Family::DeviceTaintRules | Family::QueuesOfKai => {
+            Family::Gang(_) | Family::Suspended(_) | Family::DeviceTaintRules | Family::QueuesOfKai => {
                 debug!("{what}; they are watched once they are there")
             }
             Family::DeviceClaims => info!("{what}; they are watched once they are there"),
@@ -112,11 +125,12 @@ impl Family {
             }
             Family::DeviceTaintRules => forget(&DeviceTaintRules, mirror),
             Family::Gang(kind) => forget(&kind, mirror),
+            Family::Suspended(kind) => forget(&kind, mirror),
         }
     }
 
     /// How each of its resources is followed, in the order of reading.
-    fn follows(self, version: &str, client: &Client, shared: &Arc<Shared>) -> Vec<Follow> {
+    fn follows(self, version: &'static str, client: &Client, shared: &Arc<Shared>) -> Vec<Follow> {
         let all = || client.clone();
         match self {
             Family::Queues => vec![of(Queues, Api::all(all()), shared)],
@@ -143,6 +157,10 @@ impl Family {
                 let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, word), plural);
                 vec![of(kind, Api::all_with(all(), &resource), shared)]
             }
+            Family::Suspended(kind) => {
+                shared.change(|mirror| mirror.suspendables_are_in(kind, version));
+                vec![of(kind, Api::all_with(all(), &kind.resource(version)), shared)]
+            }
         }
     }
 
@@ -164,8 +182,8 @@ impl Family {
             match version {
                 Some(Some(version)) => {
                     self.follow(version, &client, &shared, &access).await;
-                    // A new leader need not wait for gangs that are served by name only: the pods that are in some wait.
-                    // Without other resources it could decide wrongly, so it waits for them.
+                    // A new leader need not wait for gangs that are served by name only, for example. Without other
+                    // resources it could decide wrongly, so it waits for them.
                     let is_known = access.borrow().is_some();
                     if !is_known {
                         if !std::mem::replace(&mut is_complained, true) {
@@ -173,7 +191,7 @@ impl Family {
                             let resources = plurals.join(", ");
                             warn!(group, resources, "the API server names them, but does not have them; trying again");
                         }
-                        if matches!(self, Family::Gang(_)) {
+                        if self.can_come_later() {
                             shared.change(|mirror| self.forget(mirror));
                             access.send_replace(Some(Access::Absent));
                         }
@@ -194,14 +212,16 @@ impl Family {
         }
     }
 
-    /// The API server does not say whether it has its resources. Without gangs a new leader can begin: the pods that are
-    /// in some wait. Without other resources it could decide wrongly, so it waits.
+    /// The API server does not say whether it has its resources. Without some a new leader can begin. Without others it
+    /// could decide wrongly, so it waits.
     fn is_unanswered(self, shared: &Shared, access: &watch::Sender<Option<Access>>) {
         let is_known = access.borrow().is_some();
-        if let Family::Gang(kind) = self
-            && !is_known
-        {
-            shared.change(|mirror| mirror.gangs_are(kind, Access::Unanswered));
+        if self.can_come_later() && !is_known {
+            shared.change(|mirror| match self {
+                Family::Gang(kind) => mirror.gangs_are(kind, Access::Unanswered),
+                Family::Suspended(kind) => mirror.suspendables_are(kind, Access::Unanswered),
+                _ => {}
+            });
             access.send_replace(Some(Access::Unanswered));
         }
     }
@@ -209,7 +229,7 @@ impl Family {
     /// Follows its resources until one of them is gone.
     async fn follow(
         self,
-        version: &str,
+        version: &'static str,
         client: &Client,
         shared: &Arc<Shared>,
         access: &watch::Sender<Option<Access>>,
@@ -223,7 +243,7 @@ impl Family {
     async fn follow_together(
         self,
         tasks: &mut JoinSet<()>,
-        version: &str,
+        version: &'static str,
         client: &Client,
         shared: &Arc<Shared>,
         access: &watch::Sender<Option<Access>>,

@@ -29,6 +29,9 @@ pub(super) trait Sight: Send + Sync + 'static {
     /// `false`, the scheduler waits for the right, because it could decide wrongly without the objects.
     const STARTS_WITHOUT_RIGHT: bool = false;
 
+    /// Only objects with such labels are watched; `None`: all.
+    const SELECTOR: Option<&'static str> = None;
+
     /// The name of the sort, for messages.
     fn name(&self) -> String;
     /// The name by which the mirror knows an object; `None`: it has none.
@@ -49,7 +52,9 @@ pub(super) async fn follow<S: Sight>(
     shared: Arc<Shared>,
     access: watch::Sender<Option<Access>>,
 ) {
-    let events = watcher(objects, watcher::Config::default().timeout(WATCH_SECONDS)).default_backoff();
+    let config = watcher::Config::default().timeout(WATCH_SECONDS);
+    let config = S::SELECTOR.into_iter().fold(config, |config, labels| config.labels(labels));
+    let events = watcher(objects, config).default_backoff();
     pin_mut!(events);
     let mut listed = BTreeSet::new();
     let mut complaint = None;

@@ -19,5 +19,6 @@ mod readiness;
 mod reports;
 mod rights;
 mod scheduling;
+mod suspension;
 mod telemetry;
 mod webhook;

@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use aliquot_api_server::connect;
 use aliquot_test_api_server::{
     ApiServer, BUDGETS, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, DEVICE_TAINT_RULES, ELASTIC_GPU_CLAIMS,
-    ELASTIC_GPU_CLASSES, ELASTIC_GPUS, NODES, POD_GROUPS, PODS, QUEUES, Resource, SCHEDULING_POLICIES, SLICES,
+    ELASTIC_GPU_CLASSES, ELASTIC_GPUS, JOBS, NODES, POD_GROUPS, PODS, QUEUES, Resource, SCHEDULING_POLICIES, SLICES,
     STORAGE_CLASSES, Store, VOLUME_CLAIMS, VOLUMES,
 };
 use k8s_openapi::api::authentication::v1::TokenRequest;
@@ -102,6 +102,7 @@ impl Objects {
     /// Removes what an earlier test has left.
     fn clear(&self) {
         let kinds = [
+            (&JOBS, "default"),
             (&PODS, "default"),
             (&NODES, ""),
             (&VOLUME_CLAIMS, "default"),

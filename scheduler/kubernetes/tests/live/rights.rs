@@ -48,10 +48,16 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
         _ => Fault::None,
     });
     let scheduler = cluster.scheduler();
-    cluster.pod("a", 100, json!({"spec": {"priority": 0}}));
+    cluster.job("j");
+    cluster.pod_of_job("a", "j", json!({"spec": {"priority": 0}}));
     cluster.wait_until_bound(&["a"]);
     cluster.pod("b", 100, json!({"spec": {"priority": 50}}));
+    cluster.wait_until("the job is suspended", |cluster| cluster.is_suspended("j"));
+    cluster.objects.delete(&PODS, "default", "a");
     cluster.wait_until_bound(&["b"]);
+    cluster.wait_until("the job is resumed", |cluster| !cluster.is_suspended("j"));
+    cluster.pod("x", 100, json!({"spec": {"priority": 60}}));
+    cluster.wait_until_bound(&["x"]);
     cluster.pod("c", 100, json!({"spec": {"priority": 0}}));
     cluster.wait_until("the event about c", |cluster| !cluster.events_about("c").is_empty());
     cluster.claim_for_node("data");
@@ -107,5 +113,13 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     for verb in ["get", "patch"] {
         assert!(allowed.remove(&(String::new(), "events".into(), verb.into())), "{verb} events");
     }
-    assert_eq!(used, allowed);
+    // Other workloads are suspended like this Job.
+    let is_suspended = |(group, resource, verb): &Right| {
+        let is_workload =
+            resource.ends_with("jobs") && resource != "jobs" || ["jobsets", "rayclusters"].contains(&&**resource);
+        is_workload && !group.is_empty() && ["get", "patch"].contains(&&**verb)
+    };
+    let (of_others, rest): (BTreeSet<Right>, BTreeSet<Right>) = allowed.into_iter().partition(is_suspended);
+    assert_eq!(of_others.len(), 20, "{of_others:?}");
+    assert_eq!(used, rest);
 }

@@ -4,6 +4,7 @@ mod strict;
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::authentication::v1::TokenReview;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event as CoreEvent, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
@@ -49,7 +50,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 40] = [
+pub const RESOURCES: [&Resource; 43] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -81,9 +82,12 @@ pub const RESOURCES: [&Resource; 40] = [
     &KAI_QUEUES,
     &VOLCANO_POD_GROUPS,
     &COSCHEDULING_POD_GROUPS,
+    &JOBS,
     &JOB_SETS,
+    &TRAIN_JOBS,
     &LEADER_WORKER_SETS,
     &RAY_CLUSTERS,
+    &RAY_JOBS,
     &MPI_JOBS,
     &PYTORCH_JOBS,
     &TF_JOBS,
@@ -328,8 +332,15 @@ const VOLCANO_POD_GROUPS: Resource = custom("scheduling.volcano.sh", "v1beta1", 
 /// The `podgroups` of the coscheduling plugin.
 const COSCHEDULING_POD_GROUPS: Resource = custom("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", true);
 
+/// `jobs`. Nothing makes their pods here.
+pub const JOBS: Resource =
+    Resource { group: "batch", plural: "jobs", kind: "Job", decode: strictly::<Job>, needs_version: false, ..BUDGETS };
+
 /// `jobsets`.
 pub const JOB_SETS: Resource = custom("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", true);
+
+/// `trainjobs`.
+pub const TRAIN_JOBS: Resource = custom("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob", true);
 
 /// `leaderworkersets`.
 const LEADER_WORKER_SETS: Resource =
@@ -337,6 +348,9 @@ const LEADER_WORKER_SETS: Resource =
 
 /// `rayclusters`.
 const RAY_CLUSTERS: Resource = custom("ray.io", "v1", "rayclusters", "RayCluster", true);
+
+/// `rayjobs`.
+const RAY_JOBS: Resource = custom("ray.io", "v1", "rayjobs", "RayJob", true);
 
 /// `mpijobs`.
 const MPI_JOBS: Resource = custom("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", true);

@@ -145,9 +145,10 @@ impl Game {
 
     fn step(&mut self) {
         self.made += 1;
-        match self.dice.below(16) {
+        match self.dice.below(17) {
             0..=4 => self.make_pod(),
             5 => self.make_gang(),
+            16 => self.make_job(),
             6 | 7 => self.delete(),
             8 => {
                 self.world.log.push("new leader".into());
@@ -180,6 +181,7 @@ impl Game {
         self.world.hear();
         self.world.poll();
         self.write();
+        self.world.resume();
     }
 
     fn make_pod(&mut self) {
@@ -212,6 +214,20 @@ impl Game {
         };
         for member in 0..3 {
             self.world.pod(&format!("g{:02}-{member}", self.made), 50, more.clone());
+        }
+    }
+
+    /// A gang of a Job, which can be suspended.
+    fn make_job(&mut self) {
+        let gang = format!("j{:02}", self.made);
+        let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": gang, "uid": gang, "controller": true});
+        let annotations = json!({"aliquot.dev/gang": gang, "aliquot.dev/gang-size": "3"});
+        let more = json!({
+            "metadata": {"annotations": annotations, "ownerReferences": [owner]},
+            "spec": {"priority": self.one_of(&[0, 50])},
+        });
+        for member in 0..3 {
+            self.world.pod(&format!("{gang}-{member}"), 50, more.clone());
         }
     }
 
@@ -323,6 +339,8 @@ impl Game {
         }
         self.world.reconcile();
         check(&self.world, self.seed);
+        let suspended: Vec<_> = self.world.suspended.keys().collect();
+        assert!(suspended.is_empty(), "seed {}: {suspended:?} {:#?}", self.seed, self.world.log);
         self.world
     }
 }
