@@ -69,7 +69,7 @@ pub(crate) struct OutputArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// Pod, as NAME or pod/NAME
+    /// Pod, as NAME or pod/NAME, or NAME of a workload without pods
     pub(crate) pod: PodName,
     #[command(flatten)]
     pub(crate) output: OutputArgs,

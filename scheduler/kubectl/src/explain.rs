@@ -17,7 +17,7 @@ use crate::args::{ExplainArgs, Format};
 use crate::cluster::{Cluster, cannot};
 use crate::failure::Failure;
 use crate::queues::json;
-use crate::{Printed, leader};
+use crate::{Printed, leader, quota};
 
 /// The reasons of those events that tell why a pod waits or was removed.
 const TELLING: [&str; 7] = [
@@ -50,6 +50,8 @@ struct Explanation {
     /// The message of the pod's condition.
     condition: Option<String>,
     events: Vec<String>,
+    /// The name is that of a workload whose pods cannot be made.
+    has_no_pods: bool,
 }
 
 pub(crate) async fn explain(cluster: &Cluster, args: &ExplainArgs, look: Look) -> Result<Printed, Failure> {
@@ -66,6 +68,11 @@ pub(crate) async fn explain(cluster: &Cluster, args: &ExplainArgs, look: Look) -
     };
     let full_name = format!("{}/{name}", cluster.namespace);
     let Some(pod) = pod else {
+        let reasons = why_no_pods(cluster, name, &mut notes).await;
+        if !reasons.is_empty() {
+            let without = Explanation { pod: full_name, reasons, events, has_no_pods: true, ..Explanation::default() };
+            return printed(&without, args.output.output, notes, look);
+        }
         if events.is_empty() {
             return Err(Failure::new(format!("there is no pod {full_name}, and no event mentions it")));
         }
@@ -86,6 +93,20 @@ pub(crate) async fn explain(cluster: &Cluster, args: &ExplainArgs, look: Look) -
         }
     }
     printed(&found, args.output.output, notes, look)
+}
+
+/// Why there are no pods of a workload: a ResourceQuota is exceeded, for example.
+async fn why_no_pods(cluster: &Cluster, name: &str, notes: &mut Vec<String>) -> Vec<Reason> {
+    match quota::why_no_pods(cluster, name).await {
+        Ok(said) => {
+            let tier = |text: &String| if text.contains("exceeded quota") { "quota" } else { "refused" };
+            said.into_iter().map(|text| Reason { tier: tier(&text).to_owned(), text }).collect()
+        }
+        Err(error) => {
+            notes.push(format!("the events of workloads cannot be read: {}", message(&error)));
+            Vec::new()
+        }
+    }
 }
 
 fn printed(found: &Explanation, format: Format, notes: Vec<String>, look: Look) -> Result<Printed, Failure> {
@@ -163,6 +184,7 @@ async fn events(cluster: &Cluster, name: &str, pod: Option<&Pod>) -> kube::Resul
 fn text(found: &Explanation, look: Look) -> String {
     let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     let state = match (&found.state, found.phase.as_str()) {
+        _ if found.has_no_pods => "is not made".to_owned(),
         (_, "") => "is gone".to_owned(),
         (Some(state), phase) => format!("{} ({phase})", state.words()),
         (None, phase) => phase.to_owned(),
@@ -183,7 +205,8 @@ fn text(found: &Explanation, look: Look) -> String {
     section("What it has", &found.parts);
     let reasons: Vec<String> = found.reasons.iter().map(|reason| format!("{}: {}", reason.tier, reason.text)).collect();
     let waits = !matches!(found.state, Some(PodState::Bound | PodState::Leaving | PodState::Binding));
-    section(if waits { "Why it waits" } else { "What is known of it" }, &reasons);
+    let why = if found.has_no_pods { "Why there are no pods" } else { "Why it waits" };
+    section(if waits { why } else { "What is known of it" }, &reasons);
     if found.state.is_none() && found.node.is_none() {
         section("Why it waits", &found.condition.iter().map(|text| printable(text)).collect::<Vec<_>>());
     }

@@ -16,6 +16,7 @@ mod leader;
 mod managers;
 mod port;
 mod queues;
+mod quota;
 mod slices;
 mod usage;
 mod what_if;

@@ -1,22 +1,51 @@
 //! `kubectl aliquot queues`.
 
+use aliquot_api_server::message;
 use aliquot_api_server::questions::{Queue, Queues};
 use aliquot_terminal::human::thousandths_human;
 use aliquot_terminal::look::Look;
 use aliquot_terminal::table::{Align, Table};
+use serde::Serialize;
 
 use crate::args::Format;
 use crate::cluster::Cluster;
 use crate::failure::Failure;
-use crate::{Printed, leader};
+use crate::quota::Row;
+use crate::{Printed, leader, quota};
 
 pub(crate) async fn queues(cluster: &Cluster, format: Format, look: Look) -> Result<Printed, Failure> {
-    let answer: Queues = leader::ask(cluster, "/v1/queues", None).await?;
+    let Queues { queues } = leader::ask(cluster, "/v1/queues", None).await?;
+    let mut notes = Vec::new();
+    let quotas = quota::of_devices(cluster).await.unwrap_or_else(|error| {
+        notes.push(format!("the ResourceQuotas cannot be read: {}", message(&error)));
+        Vec::new()
+    });
     let text = match format {
-        Format::Json => json(&answer)?,
-        _ => table(&answer.queues, format == Format::Wide, look),
+        Format::Json => json(&QueuesAndQuotas { queues, quotas })?,
+        _ => table(&queues, format == Format::Wide, look) + &table_of_quotas(&quotas, look),
     };
-    Ok(Printed { text, ..Printed::default() })
+    Ok(Printed { text, notes, exit: 0 })
+}
+
+/// The queues, and what ResourceQuotas of namespaces say of devices.
+#[derive(Serialize)]
+struct QueuesAndQuotas {
+    queues: Vec<Queue>,
+    quotas: Vec<Row>,
+}
+
+fn table_of_quotas(quotas: &[Row], look: Look) -> String {
+    if quotas.is_empty() {
+        return String::new();
+    }
+    let left = ["NAMESPACE", "QUEUE", "RESOURCEQUOTA", "RESOURCE"].map(|heading| (heading, Align::Left));
+    let mut table = Table::new(left.into_iter().chain([("USED", Align::Right), ("HARD", Align::Right)]));
+    for row in quotas {
+        let queue = row.queue.as_deref().unwrap_or("-");
+        let texts = [&row.namespace, queue, &row.quota, &row.resource, &row.used, &row.hard];
+        table.row(texts.map(str::to_owned).to_vec());
+    }
+    format!("\n{}", table.render_as(look))
 }
 
 /// An answer as JSON.

@@ -3,18 +3,21 @@
 use std::io::Read;
 use std::path::Path;
 
+use aliquot_api_server::message;
 use aliquot_api_server::questions::{DeviceAsk, MakingWay, Part, Placement, WhatIf, WhatIfAnswer};
 use aliquot_terminal::human::bytes_human;
 use aliquot_terminal::look::{Colour, Look, paint};
 use aliquot_terminal::points::points;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::Api;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::{Format, WhatIfArgs};
 use crate::cluster::Cluster;
 use crate::explain::percent;
 use crate::failure::Failure;
+use crate::quota::{self, Verdict};
 use crate::{Printed, WOULD_WAIT, leader, queues};
 
 /// The label that names a pod's queue.
@@ -41,15 +44,33 @@ pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) ->
         gpu_core_percent,
         gpu_memory_bytes: args.gpu_memory.map(|bytes| bytes.0),
     });
-    let question = WhatIf { pod, count: args.count.unwrap_or(made), gang: args.gang, devices };
+    let count = args.count.unwrap_or(made);
+    // Without a manifest the pod is not known in full.
+    let Verdict { refused, mut notes } = match &args.filename {
+        Some(_) => quota::admit(cluster, &mut pod, count).await.unwrap_or_else(|error| {
+            let note = format!("ResourceQuotas and LimitRanges cannot be read, and do not count: {}", message(&error));
+            Verdict { notes: vec![note], ..Verdict::default() }
+        }),
+        None => Verdict::default(),
+    };
+    let question = WhatIf { pod, count, gang: args.gang, devices };
     let body = serde_json::to_vec(&question).map_err(|error| Failure::new(error.to_string()))?;
     let answer: WhatIfAnswer = leader::ask(cluster, "/v1/what-if", Some(body)).await?;
+    let exit = if answer.waiting == 0 && refused.is_empty() { 0 } else { WOULD_WAIT };
     let text = match args.output.output {
-        Format::Json => queues::json(&answer)?,
-        _ => text(&answer, look),
+        Format::Json => queues::json(&Answer { answer, refused })?,
+        _ => text(&answer, &refused, look),
     };
-    let exit = if answer.waiting == 0 { 0 } else { WOULD_WAIT };
-    Ok(Printed { text, notes: Vec::new(), exit })
+    notes.dedup();
+    Ok(Printed { text, notes, exit })
+}
+
+/// The scheduler's answer, and why the API server would refuse pods.
+#[derive(Serialize)]
+struct Answer {
+    #[serde(flatten)]
+    answer: WhatIfAnswer,
+    refused: Vec<String>,
 }
 
 /// Replaces the name of a cluster's own priority class by its value. The scheduler knows the shipped classes, and
@@ -104,7 +125,7 @@ fn pod_of(manifest: &Value) -> Result<(Value, u32), Failure> {
     Ok((pod, count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1)))
 }
 
-fn text(answer: &WhatIfAnswer, look: Look) -> String {
+fn text(answer: &WhatIfAnswer, refused: &[String], look: Look) -> String {
     let count = answer.placed.len();
     let of = count + usize::try_from(answer.waiting).unwrap_or(usize::MAX);
     let (verdict, colour) = match (count, answer.waiting) {
@@ -122,6 +143,7 @@ fn text(answer: &WhatIfAnswer, look: Look) -> String {
             text.push_str(&format!("\n{heading}\n{}", points(sentences, look)));
         }
     };
+    section("Refused by the namespace before they would be scheduled", refused);
     section("Where", &answer.placed.iter().map(place).collect::<Vec<_>>());
     section("Who would make way", &answer.making_way.iter().map(way).collect::<Vec<_>>());
     let reasons: Vec<String> =
@@ -198,14 +220,18 @@ mod tests {
             ..WhatIfAnswer::default()
         };
         assert_eq!(
-            text(&answer, Look::PLAIN),
+            text(&answer, &[], Look::PLAIN),
             "The pod would start when others have made way (queue vision)\n\
              \nWhere\n- node n: 50 % and 8 GiB of GPU-1, once team/b has left\n\
              \nWho would make way\n- team/b of queue low would be evicted from node n: it has a lower priority\n"
         );
         let reasons = vec![Reason { tier: "no-room".into(), text: "nothing is free".into() }];
         let waits = WhatIfAnswer { queue: "default".into(), waiting: 2, reasons, ..WhatIfAnswer::default() };
-        let shown = text(&waits, Look::PLAIN);
+        let shown = text(&waits, &["a quota is full".to_owned()], Look::PLAIN);
+        assert!(
+            shown.contains("Refused by the namespace before they would be scheduled\n- a quota is full\n"),
+            "{shown}"
+        );
         assert!(shown.starts_with("2 of 2 pods would wait (queue default)\n"), "{shown}");
         assert!(shown.contains("Why the rest would wait\n- no-room: nothing is free\n"), "{shown}");
     }

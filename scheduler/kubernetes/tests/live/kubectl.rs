@@ -7,7 +7,7 @@ use std::thread;
 use aliquot_api_server::questions::{Queues, WhatIfAnswer};
 use aliquot_kubectl::{Cli, Failure, Printed, run};
 use aliquot_terminal::look::Look;
-use aliquot_test_api_server::{Fault, PODS, QUEUES};
+use aliquot_test_api_server::{CORE_EVENTS, Fault, LIMIT_RANGES, NAMESPACES, PODS, QUEUES, RESOURCE_QUOTAS};
 use clap::Parser;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -79,6 +79,56 @@ fn pods_are_explained_to_whoever_may_ask() {
 
     let missing = ask(&cluster, &["explain", "nobody"]).unwrap_err();
     assert!(missing.to_string().contains("there is no pod default/nobody"), "{missing}");
+}
+
+#[test]
+fn quotas_of_namespaces_are_told() {
+    let (cluster, _scheduler) = cluster();
+    let labels = json!({"aliquot.dev/queue": "large"});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": labels}});
+    cluster.objects.replace(&NAMESPACES, "", namespace);
+    let hard = json!({"requests.aliquot.dev/gpu-core": "100", "limits.cpu": "4"});
+    let quota =
+        json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}, "spec": {"hard": hard}});
+    cluster.objects.create(&RESOURCE_QUOTAS, "default", quota);
+    let used = json!({"requests.aliquot.dev/gpu-core": "60", "limits.cpu": "0"});
+    let status = json!({"status": {"hard": hard, "used": used}});
+    cluster.objects.merge_status(&RESOURCE_QUOTAS, "default", "gpus", &status);
+    let shown = text(&cluster, &["queues"]);
+    let row = "default    large  gpus           requests.aliquot.dev/gpu-core    60   100";
+    assert!(shown.contains("\nNAMESPACE  QUEUE  RESOURCEQUOTA  RESOURCE ") && shown.contains(row), "{shown}");
+
+    // Why a Job has no pods.
+    let message = "Error creating: pods \"train-x\" is forbidden: exceeded quota: gpus";
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "train.1"}, "reason": "FailedCreate", "type": "Warning",
+        "message": message, "involvedObject": {"kind": "Job", "namespace": "default", "name": "train"},
+    });
+    cluster.objects.create(&CORE_EVENTS, "default", event);
+    let shown = text(&cluster, &["explain", "train"]);
+    let why = format!("Why there are no pods\n- quota: Job \"train\" cannot make pods: {message}\n");
+    assert!(shown.contains("State:  is not made\n") && shown.contains(&why), "{shown}");
+
+    // What would become of pods.
+    let limits = json!({"limits": {"aliquot.dev/gpu-core": "30"}});
+    let spec =
+        json!({"schedulerName": "aliquot", "containers": [{"name": "main", "image": "none", "resources": limits}]});
+    let file = cluster.kubeconfig().with_file_name("pod.yaml");
+    std::fs::write(&file, json!({"kind": "Pod", "metadata": {"name": "p"}, "spec": spec}).to_string()).unwrap();
+    let what_if = || ask(&cluster, &["what-if", "--count", "2", "-f", file.to_str().unwrap()]).unwrap();
+    let Printed { text, exit, .. } = what_if();
+    assert!(exit == 3 && text.contains("container \"main\" must say limits.cpu"), "{text}");
+    let item = json!({"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "1"}});
+    let range =
+        json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "r"}, "spec": {"limits": [item]}});
+    cluster.objects.create(&LIMIT_RANGES, "default", range);
+    let Printed { text, exit, .. } = what_if();
+    assert!(exit == 3 && !text.contains("must say"), "{text}");
+    assert!(
+        text.contains("the ResourceQuota \"gpus\" has room for 1 of 2: of requests.aliquot.dev/gpu-core"),
+        "{text}"
+    );
+    assert!(text.starts_with("2 of 2 pods would start now (queue large)\n"), "{text}");
 }
 
 #[test]

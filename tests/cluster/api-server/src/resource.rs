@@ -7,7 +7,8 @@ use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Event as CoreEvent, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+    ConfigMap, Event as CoreEvent, LimitRange, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ResourceQuota, Secret,
 };
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -50,7 +51,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 43] = [
+pub const RESOURCES: [&Resource; 45] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -68,6 +69,8 @@ pub const RESOURCES: [&Resource; 43] = [
     &LEASES,
     &SECRETS,
     &CONFIG_MAPS,
+    &RESOURCE_QUOTAS,
+    &LIMIT_RANGES,
     &TOKEN_REVIEWS,
     &MUTATING_WEBHOOKS,
     &VALIDATING_WEBHOOKS,
@@ -236,6 +239,19 @@ pub const SECRETS: Resource = Resource {
 /// `configmaps`.
 pub const CONFIG_MAPS: Resource =
     Resource { plural: "configmaps", kind: "ConfigMap", decode: strictly::<ConfigMap>, ..SECRETS };
+
+/// `resourcequotas`. Nothing counts or enforces them here.
+pub const RESOURCE_QUOTAS: Resource = Resource {
+    plural: "resourcequotas",
+    kind: "ResourceQuota",
+    has_status: true,
+    decode: strictly::<ResourceQuota>,
+    ..SECRETS
+};
+
+/// `limitranges`. Nothing applies them here.
+pub const LIMIT_RANGES: Resource =
+    Resource { plural: "limitranges", kind: "LimitRange", decode: strictly::<LimitRange>, ..SECRETS };
 
 /// `tokenreviews`, which are answered and not stored.
 pub const TOKEN_REVIEWS: Resource = Resource {
