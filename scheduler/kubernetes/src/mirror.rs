@@ -10,6 +10,7 @@
 //! devices of a node with such a user of devices are not given out.
 
 mod access;
+mod attached;
 mod chosen;
 mod commands;
 mod device_claims;
@@ -78,6 +79,7 @@ pub(crate) struct Mirror {
     priority_classes: precedence::PriorityClasses,
     suspended: suspended::SuspendedWorkloads,
     volumes: volumes::Volumes,
+    attachments: attached::Attachments,
     device_claims: device_claims::DeviceClaims,
     elastic_gpus: elastic_gpus::ElasticGpus,
     /// By node, what its manager says of its devices, whether the node is known or not.
@@ -198,6 +200,7 @@ impl Mirror {
             priority_classes: precedence::PriorityClasses::default(),
             suspended: suspended::SuspendedWorkloads::default(),
             volumes: volumes::Volumes::default(),
+            attachments: attached::Attachments::default(),
             device_claims: device_claims::DeviceClaims::default(),
             elastic_gpus: elastic_gpus::ElasticGpus::default(),
             said: BTreeMap::new(),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use aliquot_api_server::Client;
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use tokio::sync::watch;
@@ -304,6 +304,63 @@ impl Sight for StorageClasses {
     }
 }
 
+struct CsiNodes;
+
+impl Sight for CsiNodes {
+    type Object = CSINode;
+
+    /// Without the right no limit of volumes counts.
+    const STARTS_WITHOUT_RIGHT: bool = true;
+
+    fn name(&self) -> String {
+        "csinodes".into()
+    }
+
+    fn key(&self, node: &CSINode) -> Option<String> {
+        node.metadata.name.clone()
+    }
+
+    fn show(&self, node: CSINode, _: &str, mirror: &mut Mirror) {
+        mirror.csi_node(node);
+    }
+
+    fn gone(&self, key: &str, mirror: &mut Mirror) {
+        mirror.csi_node_gone(key);
+    }
+
+    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
+        mirror.csi_node_names()
+    }
+}
+
+struct VolumeAttachments;
+
+impl Sight for VolumeAttachments {
+    type Object = VolumeAttachment;
+
+    const STARTS_WITHOUT_RIGHT: bool = true;
+
+    fn name(&self) -> String {
+        "volumeattachments".into()
+    }
+
+    fn key(&self, attachment: &VolumeAttachment) -> Option<String> {
+        attachment.metadata.name.clone()
+    }
+
+    fn show(&self, attachment: VolumeAttachment, _: &str, mirror: &mut Mirror) {
+        mirror.volume_attachment(attachment);
+    }
+
+    fn gone(&self, key: &str, mirror: &mut Mirror) {
+        mirror.volume_attachment_gone(key);
+    }
+
+    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
+        mirror.volume_attachment_names()
+    }
+}
+
 struct PriorityClasses;
 
 impl Sight for PriorityClasses {
@@ -356,6 +413,8 @@ impl Watches {
             always(&mut tasks, Volumes, Api::all(client.clone()), shared),
             always(&mut tasks, VolumeClaims, Api::all(client.clone()), shared),
             always(&mut tasks, StorageClasses, Api::all(client.clone()), shared),
+            always(&mut tasks, CsiNodes, Api::all(client.clone()), shared),
+            always(&mut tasks, VolumeAttachments, Api::all(client.clone()), shared),
             always(&mut tasks, PriorityClasses, Api::all(client.clone()), shared),
             always(&mut tasks, Pods, Api::all(client.clone()), shared),
         ];

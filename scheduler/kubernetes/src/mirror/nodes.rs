@@ -224,6 +224,10 @@ impl Mirror {
                     let taken = held.by_ours.counted.get(&place).copied().unwrap_or_default();
                     spec.counted.insert(place, taken.saturating_add(free));
                 }
+                for (volumes, free) in self.attachable_on(name) {
+                    let taken = held.by_ours.counted.get(&volumes).copied().unwrap_or_default();
+                    spec.counted.insert(volumes, taken.saturating_add(free));
+                }
                 spec
             }
             Err(error) => return warn!(node = name, error, "the node object cannot be read"),

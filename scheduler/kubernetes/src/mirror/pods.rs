@@ -8,7 +8,7 @@ use aliquot_scheduler_engine::{Amounts, ClaimUid, DevicePart, Generation, NodeNa
 use super::device_claims::HeldClaim;
 use super::gangs::sub_group_of;
 use super::reported::attribute_of;
-use super::{Instance, KnownPod, Means, Mirror, Told, elastic_gpus};
+use super::{Instance, KnownPod, Means, Mirror, Told, attached, elastic_gpus};
 use crate::devices::{self, Ask};
 use crate::peers::PeerRules;
 use crate::placement;
@@ -185,7 +185,13 @@ impl Mirror {
             // A pod that this leader has bound holds what it was started with.
             let started = known.instance.as_ref().filter(|instance| holds_that(instance));
             let started = started.map(|instance| (instance.amounts.clone(), instance.claims.clone()));
-            let (amounts, claims) = started.unwrap_or_else(|| self.held_by(&known.facts, &kept));
+            let (amounts, claims) = started.unwrap_or_else(|| {
+                let (mut amounts, claims) = self.held_by(&known.facts, &kept);
+                // The engine stops what holds something else than its claim asks for.
+                let asked = known.claim.as_ref().map(|told| attached::volumes_in(&told.claim.request.counted));
+                amounts.counted.extend(asked.unwrap_or_else(|| self.volumes_to_attach(&known.facts)));
+                (amounts, claims)
+            });
             if known.instance.as_ref().is_some_and(|instance| is_told(instance) && instance.kept != kept) {
                 // What it holds itself and what is kept for it change at the same moment.
                 self.happens_together();
@@ -253,6 +259,7 @@ impl Mirror {
     }
 
     fn tell_waiting(&mut self, uid: &str) {
+        self.learn_drivers(uid);
         let Some(known) = self.pods.get(uid) else { return };
         match known.facts.check_undecided().and_then(|()| self.request_of(&known.facts)) {
             Ok((request, means)) => self.tell_claim(uid, request, means),
@@ -276,6 +283,7 @@ impl Mirror {
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
         self.constrain_by_elastic_gpus(facts, &mut constraints)?;
         amounts.counted.extend(claimed.place.iter().map(|place| (place.clone(), 1)));
+        amounts.counted.extend(self.volumes_to_attach(facts));
         let means = Means { volume_claims, claimed, ..Means::default() };
         let (mut request, means) = self.with_devices(facts, amounts, constraints, means)?;
         self.keep_near_first(facts, &means.claimed, &mut request)?;

@@ -1,5 +1,6 @@
 //! The mirror and the engine together, with a pretended API server that does at once what it is told.
 
+mod attached;
 mod chosen;
 mod device_claims;
 mod elastic_gpus;

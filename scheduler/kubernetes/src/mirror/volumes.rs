@@ -6,6 +6,7 @@ use aliquot_scheduler_core::{Constraints, NodeOperator, NodeRequirement, NodeTer
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
 
+use super::attached::Attached;
 use super::{KnownPod, Mirror};
 use crate::placement::{self, NODE_NAME};
 use crate::pod::PodFacts;
@@ -16,7 +17,7 @@ pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// A namespace and a name in it.
-type Name = (String, String);
+pub(super) type Name = (String, String);
 
 /// The access mode of claims that one pod at a time may have.
 const FOR_ONE_POD: &str = "ReadWriteOncePod";
@@ -29,9 +30,17 @@ pub(super) struct Volumes {
     /// The UIDs of the pods that name each claim, whether it is known or not.
     users: BTreeMap<Name, BTreeSet<String>>,
     classes: BTreeMap<String, ClassFacts>,
-    /// The nodes that can mount a volume; empty: all. `Err`: what it asks of nodes is not supported.
-    volumes: BTreeMap<String, Result<BTreeSet<NodeTerm>, String>>,
+    volumes: BTreeMap<String, VolumeFacts>,
     has_changed: bool,
+}
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct VolumeFacts {
+    /// The nodes that can mount it; empty: all. `Err`: what it asks of nodes is not supported.
+    terms: Result<BTreeSet<NodeTerm>, String>,
+    /// Its driver, and what this calls it.
+    handle: Option<Attached>,
 }
 
 /// A claim for a volume.
@@ -53,6 +62,8 @@ struct ClassFacts {
     waits_for_node: bool,
     /// Volumes are made for its claims. Otherwise each claim is bound to one of the volumes that exist.
     makes_volumes: bool,
+    /// The driver that makes them.
+    provisioner: String,
     /// The nodes for which it makes volumes; empty: all.
     terms: BTreeSet<NodeTerm>,
 }
@@ -69,8 +80,11 @@ impl Mirror {
             class: spec.storage_class_name,
             selected_node: claim.metadata.annotations.and_then(|annotations| annotations.get(SELECTED_NODE).cloned()),
         };
-        let before = self.volumes.claims.insert(key, claim.clone());
-        self.volumes.has_changed |= before != Some(claim);
+        let before = self.volumes.claims.insert(key.clone(), claim.clone());
+        if before != Some(claim) {
+            self.volumes.has_changed = true;
+            self.attached_claim_changed(&key);
+        }
     }
 
     pub(crate) fn storage_class(&mut self, class: StorageClass) {
@@ -85,6 +99,7 @@ impl Mirror {
         let facts = ClassFacts {
             waits_for_node: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
             makes_volumes: class.provisioner != NO_PROVISIONER,
+            provisioner: class.provisioner,
             terms: class.allowed_topologies.iter().flatten().map(term).collect(),
         };
         let before = self.volumes.classes.insert(class.metadata.name.unwrap_or_default(), facts.clone());
@@ -108,11 +123,16 @@ impl Mirror {
     }
 
     pub(crate) fn volume(&mut self, volume: PersistentVolume) {
-        let affinity = volume.spec.and_then(|spec| spec.node_affinity);
-        let required = affinity.and_then(|affinity| affinity.required);
+        let spec = volume.spec.unwrap_or_default();
+        let required = spec.node_affinity.and_then(|affinity| affinity.required);
         let terms = required.as_ref().map_or_else(|| Ok(BTreeSet::new()), placement::terms);
-        let before = self.volumes.volumes.insert(volume.metadata.name.unwrap_or_default(), terms.clone());
-        self.volumes.has_changed |= before != Some(terms);
+        let facts = VolumeFacts { terms, handle: spec.csi.map(|csi| (csi.driver, csi.volume_handle)) };
+        let before = self.volumes.volumes.insert(volume.metadata.name.unwrap_or_default(), facts.clone());
+        if before != Some(facts) {
+            self.volumes.has_changed = true;
+            let claim = spec.claim_ref.and_then(|claim| Some((claim.namespace?, claim.name?)));
+            claim.into_iter().for_each(|claim| self.attached_claim_changed(&claim));
+        }
     }
 
     pub(crate) fn volume_gone(&mut self, name: &str) {
@@ -221,7 +241,28 @@ impl Volumes {
     /// The nodes that can mount a volume; empty: all.
     fn terms(&self, volume: &str) -> Result<BTreeSet<NodeTerm>, String> {
         let terms = self.volumes.get(volume).ok_or_else(|| format!("there is no PersistentVolume {volume:?}"))?;
-        terms.clone().map_err(|error| format!("the PersistentVolume {volume:?}: {error}"))
+        terms.terms.clone().map_err(|error| format!("the PersistentVolume {volume:?}: {error}"))
+    }
+
+    /// The driver of a volume, and what this calls it.
+    pub(super) fn handle(&self, volume: &str) -> Option<Attached> {
+        self.volumes.get(volume)?.handle.clone()
+    }
+
+    /// What is attached to the node of a pod with this claim.
+    pub(super) fn attached_by(&self, name: &Name) -> Option<Attached> {
+        let claim = self.claims.get(name)?;
+        match &claim.volume {
+            Some(volume) => self.handle(volume),
+            None => {
+                let class = self.classes.get(claim.class.as_ref()?)?;
+                class.makes_volumes.then(|| (class.provisioner.clone(), format!("{}/{}", name.0, name.1)))
+            }
+        }
+    }
+
+    pub(super) fn users_of(&self, name: &Name) -> impl Iterator<Item = &String> {
+        self.users.get(name).into_iter().flatten()
     }
 
     /// The nodes for which a volume can be made for a claim; empty: all.
@@ -247,7 +288,7 @@ impl Volumes {
 }
 
 /// The claims of a pod. That of an ephemeral volume is made with the pod, and named after both.
-fn claims_of(facts: &PodFacts) -> impl Iterator<Item = String> {
+pub(super) fn claims_of(facts: &PodFacts) -> impl Iterator<Item = String> {
     let volumes = facts.spec.volumes.iter().flatten();
     volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(claim), _) => Some(claim.claim_name.clone()),

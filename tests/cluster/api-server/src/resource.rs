@@ -15,7 +15,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use serde_json::Value;
 
 use super::status::Failure;
@@ -51,13 +51,15 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 45] = [
+pub const RESOURCES: [&Resource; 47] = [
     &PODS,
     &NODES,
     &NAMESPACES,
     &VOLUMES,
     &VOLUME_CLAIMS,
     &STORAGE_CLASSES,
+    &CSI_NODES,
+    &VOLUME_ATTACHMENTS,
     &PRIORITY_CLASSES,
     &CORE_EVENTS,
     &EVENTS,
@@ -193,6 +195,19 @@ pub const STORAGE_CLASSES: Resource = Resource {
     decode: strictly::<StorageClass>,
     validate: |_, _| Ok(()),
     validate_status: |_, _| Ok(()),
+};
+
+/// `csinodes`.
+pub const CSI_NODES: Resource =
+    Resource { plural: "csinodes", kind: "CSINode", decode: strictly::<CSINode>, ..STORAGE_CLASSES };
+
+/// `volumeattachments`. Nothing attaches volumes here.
+pub const VOLUME_ATTACHMENTS: Resource = Resource {
+    plural: "volumeattachments",
+    kind: "VolumeAttachment",
+    has_status: true,
+    decode: strictly::<VolumeAttachment>,
+    ..STORAGE_CLASSES
 };
 
 /// `priorityclasses`.
