@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_dialects::{Container, DECISION, Decision, GENERATION, Pod as Words};
 use aliquot_scheduler_core::PriorityClass;
 use aliquot_scheduler_engine::Generation;
-use k8s_openapi::api::core::v1::{Container as CoreContainer, EphemeralVolumeSource, Pod, PodSpec, PodStatus, Volume};
+use k8s_openapi::api::core::v1::{
+    Affinity, Container as CoreContainer, EphemeralVolumeSource, NodeAffinity, Pod, PodSpec, PodStatus, Volume,
+};
 
 use crate::dra::User;
 use crate::gang::{self, Gang};
@@ -214,8 +216,8 @@ pub(crate) fn words(spec: &PodSpec, annotations: BTreeMap<String, String>) -> Wo
     Words { annotations: annotations.into_iter().filter(|(key, _)| is_read(key)).collect(), containers }
 }
 
-/// A specification without what can be long and does not matter here. Of a bound pod it is no longer of interest where
-/// else it might run: most pods that are known are bound.
+/// A specification without what can be long and does not matter here. Most pods that are known are bound: of these it
+/// matters what they hold, and to which nodes they can be moved.
 fn without_what_is_long(mut spec: PodSpec) -> PodSpec {
     let is_bound = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
     for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
@@ -241,7 +243,16 @@ fn without_what_is_long(mut spec: PodSpec) -> PodSpec {
     if !is_bound {
         return spec;
     }
+    let of_nodes = spec.affinity.and_then(|affinity| affinity.node_affinity);
+    let required = of_nodes.and_then(|of| of.required_during_scheduling_ignored_during_execution);
+    let node_affinity = required.map(|required| NodeAffinity {
+        required_during_scheduling_ignored_during_execution: Some(required),
+        ..NodeAffinity::default()
+    });
     PodSpec {
+        affinity: node_affinity.map(|of| Affinity { node_affinity: Some(of), ..Affinity::default() }),
+        node_selector: spec.node_selector,
+        tolerations: spec.tolerations,
         containers: spec.containers,
         init_containers: spec.init_containers,
         volumes: spec.volumes,
@@ -357,16 +368,18 @@ mod tests {
     }
 
     #[test]
-    fn of_a_bound_pod_only_what_it_holds_is_kept() {
+    fn of_a_bound_pod_only_what_matters_is_kept() {
         let waits = facts(usual(None));
-        assert!(waits.spec.tolerations.is_some() && waits.spec.node_selector.is_some());
+        assert!(waits.spec.service_account_name.is_some());
         for found in [&waits, &facts(usual(Some("n")))] {
             let volumes = found.spec.volumes.as_ref().unwrap();
             assert_eq!(volumes.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["data"]);
             assert_eq!(found.spec.containers[0].ports.as_ref().unwrap().len(), 1);
         }
         let bound = facts(usual(Some("n")));
-        assert!(bound.spec.tolerations.is_none() && bound.spec.node_selector.is_none());
+        // It can be moved only where it could have started.
+        assert!(bound.spec.tolerations.is_some() && bound.spec.node_selector.is_some());
+        assert!(bound.spec.service_account_name.is_none());
         assert!(bound.spec.containers[0].resources.as_ref().unwrap().limits.is_none());
         let held = |facts: &PodFacts| resources::Amounts::of_pod(&facts.spec, |_| true).unwrap();
         assert_eq!(held(&bound), held(&waits));

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use aliquot_scheduler_core::{Bytes, Claim, Constraints, DeviceCore, MilliCpu, Request};
 use aliquot_scheduler_engine::{Amounts, ClaimUid, DevicePart, Generation, NodeName, Observation, StepOutcome};
 
+use super::chosen::only_on;
 use super::device_claims::HeldClaim;
 use super::gangs::sub_group_of;
 use super::reported::attribute_of;
-use super::{Instance, KnownPod, Means, Mirror, Told, attached, elastic_gpus};
+use super::{Instance, KnownPod, Means, Mirror, Told, attached, elastic_gpus, volumes};
 use crate::devices::{self, Ask};
 use crate::peers::PeerRules;
 use crate::placement;
@@ -223,6 +224,7 @@ impl Mirror {
                 further,
                 counted: amounts.counted,
                 peers: known.peers.clone(),
+                constraints: self.constraints_of_bound(&known.facts, node),
                 ..Request::default()
             };
             self.tell_claim(uid, request, Means::default());
@@ -256,6 +258,21 @@ impl Mirror {
             counted: of_node.counted,
         };
         (amounts, claims)
+    }
+
+    /// Where a pod that another leader has bound could run in place of its node. It is moved only there. What claims ask of
+    /// nodes is not looked for: a pod with claims stays where it is.
+    fn constraints_of_bound(&self, facts: &PodFacts, node: &str) -> Constraints {
+        let has_claims =
+            volumes::claims_of(facts).next().is_some() || !facts.claims.is_empty() || !self.kept_for(facts).is_empty();
+        match placement::constraints(&facts.spec, &self.taints) {
+            Ok(mut constraints) if !has_claims => {
+                let declare = placement::declare(&facts.needed_features);
+                constraints.node_terms = placement::both(constraints.node_terms, &declare);
+                constraints
+            }
+            _ => Constraints { node_terms: [only_on(node)].into(), ..Constraints::default() },
+        }
     }
 
     fn tell_waiting(&mut self, uid: &str) {

@@ -7,8 +7,9 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Topolo
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::attached::Attached;
+use super::chosen::only_on;
 use super::{KnownPod, Mirror};
-use crate::placement::{self, NODE_NAME};
+use crate::placement;
 use crate::pod::PodFacts;
 
 /// The annotation of a claim that says for which node a volume is to be made.
@@ -277,12 +278,7 @@ impl Volumes {
                  choose among volumes, so bind the claim by its volumeName"
             ));
         }
-        let selected = claim.selected_node.clone().map(|node| NodeTerm {
-            requirements: BTreeSet::from([NodeRequirement {
-                key: NODE_NAME.to_owned(),
-                operator: NodeOperator::In(BTreeSet::from([node])),
-            }]),
-        });
+        let selected = claim.selected_node.as_deref().map(only_on);
         Ok(placement::both(class.terms.clone(), &selected.into_iter().collect()))
     }
 }

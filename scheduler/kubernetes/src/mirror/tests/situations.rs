@@ -1,11 +1,13 @@
 //! What users do, and what becomes of it.
 
+use std::collections::BTreeMap;
+
 use aliquot_dialects::{DECISION, GENERATION};
 use aliquot_scheduler_engine::{Amounts, Command, Order};
 use serde_json::json;
 
 use super::super::Write;
-use super::World;
+use super::{World, typed};
 use crate::pod::QUEUE;
 use crate::queue::{QueueDefinition, QueueResource, QueueResources};
 
@@ -78,6 +80,48 @@ fn a_new_leader_goes_on_where_the_last_one_was() {
     world.reconcile();
     assert_eq!((world.bound().len(), world.log.clone()), before);
     assert!(world.why_waiting("e").contains("gpu-core"));
+}
+
+#[test]
+fn a_new_leader_moves_no_pod_that_can_run_nowhere_else() {
+    let in_zone = |zone: &str| json!({"spec": {"nodeSelector": {"zone": zone}}});
+    let with_volume =
+        |name: &str| json!({"spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]}});
+    for (more, can_move) in
+        [([in_zone("a"), in_zone("b")], false), (["a", "b"].map(with_volume), false), ([json!({}), json!({})], true)]
+    {
+        let mut world = World::new();
+        for name in ["a", "b"] {
+            world.node(name, 1);
+            let mut node = world.nodes[name].clone();
+            node["metadata"]["labels"] = json!({"zone": name});
+            world.make_node(name, node);
+        }
+        let volumes = |world: &mut World| {
+            for name in ["a", "b"] {
+                let claim = json!({
+                    "metadata": {"name": name, "namespace": "default"},
+                    "spec": {"volumeName": name}, "status": {"phase": "Bound"},
+                });
+                world.mirror.volume_claim(typed(&claim));
+                world.mirror.volume(typed(&json!({"metadata": {"name": name}, "spec": {}})));
+            }
+        };
+        volumes(&mut world);
+        let [of_x, of_y] = more;
+        for (name, more) in [("x", of_x), ("filler", json!({})), ("y", of_y)] {
+            world.pod(name, 50, more);
+            world.reconcile();
+        }
+        world.delete("filler");
+        assert_eq!(world.bound(), BTreeMap::from([("x", "a"), ("y", "b")]), "{:#?}", world.log);
+        world.change_leader();
+        volumes(&mut world);
+        world.pod("large", 100, json!({}));
+        world.reconcile();
+        let is_moved = world.log.iter().any(|line| line.contains("evicted"));
+        assert_eq!(is_moved, can_move, "{:#?}", world.log);
+    }
 }
 
 #[test]
