@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(names(&[], &devices), ["aliquot.dev/gpu-core", "aliquot.dev/gpu-memory"]);
         assert_eq!(
             names(&[Dialect::Hami, Dialect::Kai, Dialect::GpuShare], &devices)[2..],
-            ["aliyun.com/gpu-mem", "nvidia.com/gpu"]
+            ["aliyun.com/gpu-mem", "nvidia.com/gpu", "aliquot.dev/kai-gpu"]
         );
     }
 

@@ -25,8 +25,10 @@ pub(super) type Attached = (String, String);
 pub(super) struct Attachments {
     /// By node, and by driver, how many volumes can be attached.
     limits: BTreeMap<String, BTreeMap<String, u64>>,
-    /// By the name of a VolumeAttachment, its node and its PersistentVolume.
-    attachments: BTreeMap<String, (String, String)>,
+    /// By the name of a VolumeAttachment, its node.
+    attached_to: BTreeMap<String, String>,
+    /// By node, and by the name of a VolumeAttachment there, its PersistentVolume.
+    attachments: BTreeMap<String, BTreeMap<String, String>>,
     /// Drivers of which pods of ours ask for volumes, or have asked for some.
     drivers: BTreeSet<String>,
 }
@@ -61,21 +63,29 @@ impl Mirror {
             return self.volume_attachment_gone(&name);
         };
         let node = attachment.spec.node_name;
-        let before = self.attachments.attachments.insert(name, (node.clone(), volume.clone()));
-        if before.as_ref() != Some(&(node.clone(), volume)) {
-            self.changed_nodes.extend(before.map(|(node, _)| node));
+        if self.attachments.attached_to.get(&name).is_some_and(|before| *before != node) {
+            self.volume_attachment_gone(&name);
+        }
+        self.attachments.attached_to.insert(name.clone(), node.clone());
+        let there = self.attachments.attachments.entry(node.clone()).or_default();
+        if there.insert(name, volume.clone()).as_ref() != Some(&volume) {
             self.changed_nodes.insert(node);
         }
     }
 
     pub(crate) fn volume_attachment_gone(&mut self, name: &str) {
-        if let Some((node, _)) = self.attachments.attachments.remove(name) {
-            self.changed_nodes.insert(node);
+        let Some(node) = self.attachments.attached_to.remove(name) else { return };
+        if let Some(there) = self.attachments.attachments.get_mut(&node) {
+            there.remove(name);
+            if there.is_empty() {
+                self.attachments.attachments.remove(&node);
+            }
         }
+        self.changed_nodes.insert(node);
     }
 
     pub(crate) fn volume_attachment_names(&self) -> BTreeSet<String> {
-        self.attachments.attachments.keys().cloned().collect()
+        self.attachments.attached_to.keys().cloned().collect()
     }
 
     /// A pod that is not bound asks for volumes of these drivers. Nodes that do not know one yet are told of it.
@@ -119,8 +129,8 @@ impl Mirror {
             let pods = self.on_node.get(node).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
             attached.extend(pods.filter(|pod| !pod.is_gone).flat_map(|pod| self.attachable(&pod.facts)));
             // Those of pods that are gone are detached later.
-            let there = self.attachments.attachments.values().filter(|(of, _)| of == node);
-            attached.extend(there.filter_map(|(_, volume)| self.volumes.handle(volume)));
+            let there = self.attachments.attachments.get(node).into_iter().flat_map(BTreeMap::values);
+            attached.extend(there.filter_map(|volume| self.volumes.handle(volume)));
         }
         let free = |driver: &String| {
             let taken = attached.iter().filter(|(of, _)| of == driver).count();
