@@ -54,6 +54,7 @@ fn a_pod_of_kai_gets_what_it_asks_for_or_what_was_decided() {
     let world = with_settings(2, "dialects = ['kai']");
     let (resource, limits) = ("aliquot.dev/kai-gpu", json!({"aliquot.dev/kai-gpu": "1"}));
     wait_for_units(&world, resource, 200);
+    assert_refused(&world, &limits, &json!({}), "has no effect without gpu-fraction");
     create_annotated(&world, "half", &limits, &json!({"gpu-fraction": "0.5"}));
     let pod = world.cluster.wait_for_phase("half", "Running");
     assert_eq!(share_of(&world, "half", "main"), Some((50, 40 << 30)));
@@ -67,7 +68,6 @@ fn a_pod_of_kai_gets_what_it_asks_for_or_what_was_decided() {
     let parts = slice_of(&world, "two", "main").unwrap().parts;
     let shares = parts.iter().map(|of| (of.core_request_percent, of.core_limit_percent, of.memory_limit_bytes));
     assert_eq!(shares.collect::<Vec<_>>(), [(25, 100, 20 << 30); 2]);
-    assert_refused(&world, &limits, &json!({}), "has no effect without gpu-fraction");
     world.assert_no_complaints();
 }
 

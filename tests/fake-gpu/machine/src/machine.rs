@@ -109,10 +109,16 @@ impl Machine {
         for (index, record) in self.state.records.iter().enumerate() {
             let free = record.generation.load(Ordering::Acquire) == 0
                 || (!self.is_record_alive(index) && self.is_torn_down(record));
-            if !free || !self.locks.take(index).map_err(failed)? {
+            if !free {
                 continue;
             }
+            // First, so that what a dead owner held is at no time taken for the new one's: this process can be stopped
+            // anywhere.
+            record.generation.store(0, Ordering::SeqCst);
             record.clear();
+            if !self.locks.take(index).map_err(failed)? {
+                continue;
+            }
             let generation = record.uses.fetch_add(1, Ordering::Relaxed) % 0x1f_ffff + 1;
             record.pid.store(self.identity.pid, Ordering::Relaxed);
             record.pid_namespace.store(self.identity.pid_namespace, Ordering::Relaxed);
@@ -135,6 +141,7 @@ impl Machine {
         let mut processes = Vec::new();
         let mut memory_bytes = 0;
         for (index, record) in self.records() {
+            let generation = record.generation.load(Ordering::SeqCst);
             let share = &record.devices[device];
             let held_bytes = share.memory_bytes.load(Ordering::Relaxed);
             let process = ProcessUse {
@@ -147,7 +154,10 @@ impl Machine {
             if held_bytes == 0 && process.busy_ns == 0 && process.contexts == 0 {
                 continue;
             }
-            if let Some(pid) = self.pid_of(index).or_else(|| self.pid_of_dead(record)) {
+            let pid = self.pid_of(index).or_else(|| self.pid_of_dead(record));
+            // Meanwhile another process may have got the record.
+            let is_same = generation != 0 && record.generation.load(Ordering::SeqCst) == generation;
+            if let Some(pid) = pid.filter(|_| is_same) {
                 memory_bytes += held_bytes;
                 processes.push(ProcessUse { pid, ..process });
             }
