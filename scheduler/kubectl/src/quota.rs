@@ -12,9 +12,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, is_forbidden};
+use crate::what_if::QUEUE;
 
 /// The labels of a namespace that name its queue.
-const QUEUES: [&str; 2] = ["aliquot.dev/queue", "kai.scheduler/queue"];
+const QUEUES: [&str; 2] = [QUEUE, "kai.scheduler/queue"];
 /// The queue of other namespaces.
 const DEFAULT_QUEUE: &str = "default";
 /// The reason of events of controllers that cannot make pods.
@@ -144,9 +145,16 @@ fn set(resources: &mut Value, kind: &str, name: &str, amount: &Value) {
     }
 }
 
-/// What a container limits it also requests.
+/// What a container limits it also requests. A manifest can say amounts as numbers; they become text, as the API server
+/// stores them.
 fn fill_requests(pod: &mut Value) {
     for_each_container(pod, |container| {
+        for kind in ["limits", "requests"] {
+            let amounts = container["resources"].get_mut(kind).and_then(Value::as_object_mut).into_iter().flatten();
+            amounts
+                .filter(|(_, amount)| amount.is_number())
+                .for_each(|(_, amount)| *amount = amount.to_string().into());
+        }
         let limits = container["resources"]["limits"].clone();
         for (name, amount) in limits.as_object().into_iter().flatten() {
             set(&mut container["resources"], "requests", name, amount);
@@ -323,6 +331,8 @@ mod tests {
         let text = "the ResourceQuota \"q\" has room for 1 of 2: of requests.nvidia.com/gpu 4 are allowed and 1 used, and \
                     each pod takes 2";
         assert_eq!(refused(2), [text]);
+        let with_numbers = verdict(&[], std::slice::from_ref(&gpus), &mut pod(json!({"nvidia.com/gpu": 2})), 2);
+        assert_eq!(with_numbers.refused, [text]);
         let pods = quota(json!({"pods": "1"}), json!({"pods": "1"}));
         assert_eq!(verdict(&[], &[pods], &mut pod(json!({})), 1).refused.len(), 1);
         // Who counts CPU wants every container to say it.

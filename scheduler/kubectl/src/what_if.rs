@@ -20,8 +20,8 @@ use crate::failure::Failure;
 use crate::quota::{self, Verdict};
 use crate::{Printed, WOULD_WAIT, leader, queues};
 
-/// The label that names a pod's queue.
-const QUEUE: &str = "aliquot.dev/queue";
+/// The label of a pod or a namespace that names its queue.
+pub(crate) const QUEUE: &str = "aliquot.dev/queue";
 
 pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) -> Result<Printed, Failure> {
     let (mut pod, made) = match &args.filename {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE, USER_AGENT, WARNING};
+use hyper::header::{CONTENT_TYPE, USER_AGENT, WARNING};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
@@ -27,7 +27,7 @@ use super::resource::{CLAIMS, RESOURCES, Resource, TOKEN_REVIEWS};
 use super::scheduling;
 use super::selector::Selector;
 use super::status::Failure;
-use super::watch::{Watch, metadata_of};
+use super::watch::Watch;
 use super::{Call, Shared};
 
 type Body = BoxBody<Bytes, Infallible>;
@@ -119,7 +119,6 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
     let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let client = header(USER_AGENT).to_owned();
     let content_type = header(CONTENT_TYPE).to_owned();
-    let metadata_only = header(ACCEPT).contains("as=PartialObjectMetadata");
     note(shared, &parts.method, &address, &query, &client)?;
     let body = body.collect().await.map_err(|error| Failure::bad_request(error.to_string()))?.to_bytes();
 
@@ -165,11 +164,8 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
     }
     let read = |body: &[u8]| Ok::<Value, Failure>(shared.read(target.resource, parse(body)?));
     match (parts.method.as_str(), &address.name) {
-        ("GET", Some(_)) => {
-            let object = operations::get(objects, target)?;
-            Ok(Answer::Json(200, if metadata_only { metadata_of(&object) } else { object }))
-        }
-        ("GET", None) => list(shared, &address, &query, metadata_only),
+        ("GET", Some(_)) => Ok(Answer::Json(200, operations::get(objects, target)?)),
+        ("GET", None) => list(shared, &address, &query),
         ("POST", None) if target.resource.kind == TOKEN_REVIEWS.kind => {
             Ok(Answer::Json(201, shared.tokens.review(parse(&body)?)))
         }
@@ -271,8 +267,7 @@ fn groups(shared: &Shared) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups.collect::<Vec<Value>>()})
 }
 
-/// `metadata_only`: the client wants only the metadata of objects.
-fn list(shared: &Shared, address: &Address, query: &Query, metadata_only: bool) -> Result<Answer, Failure> {
+fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Failure> {
     let resource = address.resource;
     let selector = Selector::parse(resource, query.text("labelSelector"), query.text("fieldSelector"))?;
     let (version, items) = operations::list(&shared.objects, resource, address.namespace.as_deref(), &selector);
@@ -294,7 +289,6 @@ fn list(shared: &Shared, address: &Address, query: &Query, metadata_only: bool) 
             version: if with_initial { version } else { from.unwrap_or(version) },
             initial: (with_initial || from.is_none()).then_some(items),
             bookmarks: query.is_true("allowWatchBookmarks"),
-            metadata_only,
             timeout: Duration::from_secs(seconds),
         }));
     }
@@ -312,14 +306,6 @@ fn list(shared: &Shared, address: &Address, query: &Query, metadata_only: bool) 
         metadata["remainingItemCount"] = (items.len() - limit).into();
         items.truncate(limit);
         metadata["continue"] = items.last().map(position).unwrap_or_default().into();
-    }
-    if metadata_only {
-        let items: Vec<Value> = items.iter().map(metadata_of).collect();
-        let (kind, version) = ("PartialObjectMetadataList", "meta.k8s.io/v1");
-        return Ok(Answer::Json(
-            200,
-            json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items}),
-        ));
     }
     // As in lists of the real server, items do not repeat their kind and version.
     for item in &mut items {

@@ -28,8 +28,6 @@ pub(super) struct Watch {
     /// Objects that are sent first as if they were new, if the client has asked for that.
     pub(super) initial: Option<Vec<Value>>,
     pub(super) bookmarks: bool,
-    /// Only the metadata of objects is sent.
-    pub(super) metadata_only: bool,
     pub(super) timeout: Duration,
 }
 
@@ -43,13 +41,13 @@ impl Watch {
         outage.mark_unchanged();
         if let Some(initial) = self.initial.take() {
             for object in initial {
-                if !send(&sender, "ADDED", &self.shown(object)).await {
+                if !send(&sender, "ADDED", &object).await {
                     return;
                 }
             }
             let mut bookmark = self.bookmark();
             bookmark["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
-            if !send(&sender, "BOOKMARK", &self.shown(bookmark)).await {
+            if !send(&sender, "BOOKMARK", &bookmark).await {
                 return;
             }
         }
@@ -69,7 +67,7 @@ impl Watch {
             };
             for change in changes {
                 if let Some((event, object)) = self.event(change)
-                    && !send(&sender, event, &self.shown(object)).await
+                    && !send(&sender, event, &object).await
                 {
                     return;
                 }
@@ -81,7 +79,7 @@ impl Watch {
                 () = &mut end => return,
                 () = sender.closed() => return,
                 () = tokio::time::sleep(BOOKMARKS), if self.bookmarks => {
-                    if !send(&sender, "BOOKMARK", &self.shown(self.bookmark())).await {
+                    if !send(&sender, "BOOKMARK", &self.bookmark()).await {
                         return;
                     }
                 }
@@ -105,21 +103,12 @@ impl Watch {
         }
     }
 
-    fn shown(&self, object: Value) -> Value {
-        if self.metadata_only { metadata_of(&object) } else { object }
-    }
-
     fn bookmark(&self) -> Value {
         json!({
             "apiVersion": self.resource.api_version(), "kind": self.resource.kind,
             "metadata": {"resourceVersion": self.version.to_string()},
         })
     }
-}
-
-/// An object without all but its metadata.
-pub(super) fn metadata_of(object: &Value) -> Value {
-    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
 }
 
 /// Sends an event. Answers whether the client is still connected.
