@@ -6,8 +6,8 @@ use clap::ValueEnum;
 /// The order of slices that want the same device. A class never takes time that another slice has requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Priority {
-    /// Gets the device after at most one shortest lease (2 ms) plus one kernel of the holder, while it is within its
-    /// request
+    /// Gets the device after at most 2 ms plus one kernel of the holder, while it is within its request. After a pause
+    /// of less than 2 ms: 5 ms plus one kernel
     LatencyCritical,
     /// The default
     Standard,

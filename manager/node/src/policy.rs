@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QosClass {
-    /// Gets the device after at most one shortest lease plus one kernel of the holder, while it is within its request.
+    /// Gets the device after at most 2 ms plus one kernel of the holder, while it is within its request. After a pause of
+    /// less than 2 ms: 5 ms plus one kernel.
     LatencyCritical,
     /// Used unless a slice or the configuration says otherwise.
     #[default]

@@ -40,7 +40,6 @@ const RESUMED: &str = "Resumed";
 struct Mark {
     /// When it was suspended.
     at: String,
-    /// Why.
     why: String,
     /// What its pods name: `PLURAL.GROUP/NAME`.
     pods: String,

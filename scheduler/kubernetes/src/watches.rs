@@ -155,11 +155,6 @@ impl QueuesOfKai {
     const GROUP: &str = "scheduling.run.ai";
     const VERSION: &str = "v2";
     const PLURAL: &str = "queues";
-
-    fn api() -> ApiResource {
-        let kind = GroupVersionKind::gvk(QueuesOfKai::GROUP, QueuesOfKai::VERSION, "Queue");
-        ApiResource::from_gvk_with_plural(&kind, QueuesOfKai::PLURAL)
-    }
 }
 
 impl Sight for QueuesOfKai {
@@ -193,9 +188,10 @@ impl Sight for QueuesOfKai {
     }
 }
 
-/// KAI's queues, as the API server knows them.
+/// The resource of KAI's queues.
 pub(crate) fn queues_of_kai() -> ApiResource {
-    QueuesOfKai::api()
+    let kind = GroupVersionKind::gvk(QueuesOfKai::GROUP, QueuesOfKai::VERSION, "Queue");
+    ApiResource::from_gvk_with_plural(&kind, QueuesOfKai::PLURAL)
 }
 
 struct SchedulingPolicies;

@@ -124,7 +124,7 @@ impl WorkloadKind {
     /// Checks that an object of this kind can be suspended by us, if it is the topmost workload.
     ///
     /// # Errors
-    /// Why not.
+    /// What keeps it from being suspended.
     pub(crate) fn check(self, object: &Value) -> Result<(), String> {
         let texts = |field: &str| object["metadata"][field].as_object().into_iter().flatten();
         if texts("labels").chain(texts("annotations")).any(|(key, _)| is_kueues(key)) {

@@ -37,7 +37,7 @@ pub struct QueueUse {
 /// A pod group that waits, or a single claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Its name.
+    /// The name of the group, or of the claim.
     pub name: String,
     /// What it waits for, in the word of [`tier_word`].
     pub tier: &'static str,

@@ -35,7 +35,6 @@ pub(super) struct Volumes {
     has_changed: bool,
 }
 
-/// A volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct VolumeFacts {
     /// The nodes that can mount it; empty: all. `Err`: what it asks of nodes is not supported.

@@ -14,7 +14,7 @@ use super::device_claims::{DeviceClasses, DeviceTaintRules, ResourceClaims, Reso
 use super::elastic_gpus::{ElasticGpuClaims, ElasticGpuClasses, ElasticGpus};
 use super::follow::{Sight, follow, forget};
 use super::served::Served;
-use super::{Queues, QueuesOfKai, SchedulingPolicies};
+use super::{Queues, QueuesOfKai, SchedulingPolicies, queues_of_kai};
 use crate::gang::{Address, GangKind};
 use crate::mirror::{Access, Mirror};
 use crate::serve::Shared;
@@ -134,7 +134,7 @@ impl Family {
         let all = || client.clone();
         match self {
             Family::Queues => vec![of(Queues, Api::all(all()), shared)],
-            Family::QueuesOfKai => vec![of(QueuesOfKai, Api::all_with(all(), &QueuesOfKai::api()), shared)],
+            Family::QueuesOfKai => vec![of(QueuesOfKai, Api::all_with(all(), &queues_of_kai()), shared)],
             Family::SchedulingPolicies => vec![of(SchedulingPolicies, Api::all(all()), shared)],
             Family::ElasticGpus => vec![
                 of(ElasticGpus, Api::all(all()), shared),

@@ -1,4 +1,4 @@
-//! Workloads that a leader has suspended, this one or an earlier one. Only their metadata is read.
+//! Workloads that a leader has suspended, this one or an earlier one. Only their metadata is kept.
 
 use std::collections::BTreeSet;
 

@@ -23,7 +23,6 @@ type Names = Arc<RwLock<Option<BTreeSet<String>>>>;
 #[derive(Clone, Default)]
 pub(super) struct Known {
     queues: Names,
-    /// KAI's queues.
     queues_of_kai: Names,
     policies: Names,
 }
