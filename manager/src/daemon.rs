@@ -242,7 +242,7 @@ fn serve(
     runtime.shutdown_timeout(OPERATION_GRACE);
 }
 
-/// Removes the slices whose owners end.
+/// Removes the slices whose owners end. A removal may wait for a driver, so the others do not wait for it.
 async fn remove_orphans(manager: Arc<Manager>, mut orphans: mpsc::UnboundedReceiver<String>) {
     while let Some(slice) = orphans.recv().await {
         let manager = Arc::clone(&manager);
@@ -253,7 +253,6 @@ async fn remove_orphans(manager: Arc<Manager>, mut orphans: mpsc::UnboundedRecei
                 info!(slice, %error, "a slice without owner is not removed");
             }
         };
-        // A panic in the task would have ended the whole process.
-        let _ = tokio::task::spawn_blocking(remove).await;
+        tokio::task::spawn_blocking(remove);
     }
 }

@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -60,7 +61,7 @@ use plan::{ChangePlan, Circumstances};
 pub(crate) use recovery::{OpenError, check_path, take_directories};
 
 /// Time until a slice is removed although the driver still holds memory of its ended processes. An H100 takes 3.5 s for
-/// a process with 20 GiB of page-locked memory. The command line waits for 30 s.
+/// a process with 20 GiB of page-locked memory. The command line waits for 30 s, and the agent for 40 s.
 const MEMORY_WAIT_MAX: Duration = Duration::from_secs(25);
 /// Time between two looks whether it does.
 const MEMORY_WAIT_STEP: Duration = Duration::from_millis(5);
@@ -86,6 +87,8 @@ pub(crate) struct Manager {
     heartbeat: Periodic,
     sampler: Periodic,
     started: SystemTime,
+    /// Whether [`Manager::stop`] was called.
+    is_ending: AtomicBool,
     /// What the cluster lacks, of which the node is a part.
     shortcoming: Mutex<Option<Shortcoming>>,
 }
@@ -363,7 +366,8 @@ impl Manager {
     }
 
     /// Removes a slice. What the driver still holds of its ended processes is nobody's until the driver has freed it, so
-    /// the slice keeps its place until then; requests that need the room wait meanwhile.
+    /// the slice keeps its place until then; requests that need the room wait meanwhile. When the manager ends, the
+    /// removal no longer waits.
     ///
     /// # Errors
     /// The slice may not be removed, or a step fails. Then nothing has changed.
@@ -374,7 +378,14 @@ impl Manager {
             let slice = slices.remove(name, attached, force)?;
             Ok::<_, RemoveError>(Change::Remove(slice.clone()))
         })?;
-        self.wait_for_memory(name);
+        if let Some(live) = self.live.get(name) {
+            self.wait_for_memory(&live);
+            // Others may have come meanwhile.
+            attached = live.processes().len();
+            if attached > 0 && !force {
+                return Err(RemoveError::InUse { name: name.into(), attached }.into());
+            }
+        }
         self.carry_out(&ongoing)?;
         info!(slice = name, "removed a slice");
         let of = if attached == 0 { String::new() } else { format!(" from {attached} processes") };
@@ -383,13 +394,15 @@ impl Manager {
     }
 
     /// Waits until the driver has freed the memory of the slice's ended processes, for a bounded time.
-    fn wait_for_memory(&self, name: &str) {
+    fn wait_for_memory(&self, live: &LiveSlice) {
         // Without a checkpoint the slices end with this manager, and no other slice comes after them.
-        let Some(live) = self.live.get(name).filter(|_| !self.checkpoint.is_off()) else { return };
+        if self.checkpoint.is_off() {
+            return;
+        }
         let begun = Instant::now();
-        while live.awaits_memory() {
+        while live.awaits_memory() && !self.is_ending.load(Ordering::Acquire) {
             if begun.elapsed() > MEMORY_WAIT_MAX {
-                warn!(slice = name, "the driver still holds memory of processes of a slice that is removed");
+                warn!(slice = live.name, "the driver still holds memory of processes of a slice that is removed");
                 return;
             }
             thread::sleep(MEMORY_WAIT_STEP);
@@ -474,6 +487,7 @@ impl Manager {
 
     /// Ends the threads. Regions stay as they are, so processes in slices stay limited.
     pub(crate) fn stop(&self) {
+        self.is_ending.store(true, Ordering::Release);
         self.books.wait_for_changes();
         self.remove_what_nobody_remembers();
         self.attach.stop();

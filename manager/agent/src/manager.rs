@@ -15,7 +15,8 @@ use tonic::{Code, Request, Status};
 
 use crate::instance::Number;
 
-const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// The manager removes a slice only when the driver has freed the memory of its processes, within 25 s.
+const CALL_TIMEOUT: Duration = Duration::from_secs(40);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A client of the manager. The connection is made when it is used, and made again if the manager was gone.

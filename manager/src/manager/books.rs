@@ -79,14 +79,46 @@ impl Change {
 
     /// The slice with the most of each device that it has before or after.
     fn most(&self) -> Slice {
-        let Change::Resize { before, after } = self else { return self.slice().clone() };
-        let parts = before.parts.iter().zip(&after.parts).map(|(before, after)| Part {
-            core_request_percent: before.core_request_percent.max(after.core_request_percent),
-            core_limit_percent: before.core_limit_percent.max(after.core_limit_percent),
-            memory_limit_bytes: before.memory_limit_bytes.max(after.memory_limit_bytes),
-            ..after.clone()
-        });
-        Slice { parts: parts.collect(), ..after.clone() }
+        match self {
+            Change::Make(slice) | Change::Remove(slice) => slice.clone(),
+            Change::Resize { before, after } => of_both(before, after, u32::max, u64::max),
+        }
+    }
+
+    /// The slice with the least of each device that it has before or after; `None` if there may be no slice then.
+    fn least(&self) -> Option<Slice> {
+        match self {
+            Change::Make(_) | Change::Remove(_) => None,
+            Change::Resize { before, after } => Some(of_both(before, after, u32::min, u64::min)),
+        }
+    }
+}
+
+/// `after`, with what `percent` and `bytes` choose of both slices' parts.
+fn of_both(before: &Slice, after: &Slice, percent: fn(u32, u32) -> u32, bytes: fn(u64, u64) -> u64) -> Slice {
+    let parts = before.parts.iter().zip(&after.parts).map(|(before, after)| Part {
+        core_request_percent: percent(before.core_request_percent, after.core_request_percent),
+        core_limit_percent: percent(before.core_limit_percent, after.core_limit_percent),
+        memory_limit_bytes: bytes(before.memory_limit_bytes, after.memory_limit_bytes),
+        ..after.clone()
+    });
+    Slice { parts: parts.collect(), ..after.clone() }
+}
+
+impl State {
+    /// The slices if each change under way with a number below `before` ends in the way that leaves the most room.
+    /// Later changes count with the most that they may need.
+    fn at_best(&self, before: u64) -> Slices {
+        let mut slices = self.reserved.clone();
+        for change in self.under_way.range(..before).map(|(_, change)| change) {
+            let name = &change.slice().name;
+            let is_in_force = matches!(change, Change::Make(_)) && self.slices.get(name).is_some();
+            if !is_in_force {
+                slices.take(name);
+                change.least().into_iter().for_each(|least| slices.put(least));
+            }
+        }
+        slices
     }
 }
 
@@ -108,7 +140,7 @@ impl Books {
     }
 
     /// Begins the change that `decide` decides on, and that concerns the slices `names`. Changes of the same slice wait
-    /// for each other. A refusal is final only if it does not depend on a change that was under way before.
+    /// for each other. A refusal waits for the changes that were under way before, unless none of their ends could help.
     ///
     /// # Errors
     /// Returns the error of `decide`; then nothing has changed.
@@ -124,6 +156,7 @@ impl Books {
                 match decide(&state.reserved) {
                     Ok(change) => return Ok(self.note(&mut state, change)),
                     Err(refusal) if state.under_way.range(..arrival).next().is_none() => return Err(refusal),
+                    Err(refusal) if decide(&state.at_best(arrival)).is_err() => return Err(refusal),
                     Err(_) => {}
                 }
             }

@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -218,6 +219,7 @@ impl Manager {
             live,
             events,
             started: SystemTime::now(),
+            is_ending: AtomicBool::new(false),
             shortcoming: Mutex::default(),
         };
         manager.recover(found)?;

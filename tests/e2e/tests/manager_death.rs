@@ -168,6 +168,46 @@ fn what_the_driver_still_holds_of_a_removed_slice_is_nobody_s() {
     assert_exactly_free(&gpu, &second, 96 * MIB);
 }
 
+/// A slice whose only process was killed, and whose memory the driver holds for `teardown_ms` more.
+fn with_memory_of_the_dead(teardown_ms: u32) -> (SimulatedGpu, Node, Slice) {
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}teardown_ms = {teardown_ms}\n"));
+    let node = Node::start(&gpu);
+    let slice = node.slice("left", 50, 64 * MIB);
+    let holder = hold(&gpu, &slice, 32 * MIB);
+    let looks = || slice.limits().devices[0].memory_looks.load(Ordering::Relaxed);
+    let before = looks();
+    wait::until_true("the manager has looked", || looks() >= before + 4);
+    let _ = holder.kill();
+    wait::until_true("the manager has seen its end", || node.client().usage("left").unwrap().processes.is_empty());
+    (gpu, node, slice)
+}
+
+#[test]
+fn a_slice_whose_removal_waits_is_kept_for_who_comes_meanwhile() {
+    let (gpu, node, slice) = with_memory_of_the_dead(5000);
+    let (is_in_use, _holder) = thread::scope(|scope| {
+        let removal = scope.spawn(|| node.client().remove("left", false).is_err());
+        let holder = hold(&gpu, &slice, 16 * MIB);
+        (removal.join().unwrap(), holder)
+    });
+    assert!(is_in_use && node.client().usage("left").unwrap().processes.len() == 1);
+}
+
+/// A service manager kills a daemon that takes longer than it was given.
+#[test]
+fn a_manager_that_is_told_to_end_waits_for_no_driver() {
+    let (gpu, mut node, _slice) = with_memory_of_the_dead(20_000);
+    let mut client = node.client();
+    thread::scope(|scope| {
+        let removal = scope.spawn(move || client.remove("left", false));
+        // The answers to later requests show that the removal has begun.
+        (0..50).for_each(|_| drop(node.client().usage("left")));
+        node.stop();
+        let _ = removal.join().unwrap();
+    });
+    assert!(!gpu.machine().device_use(0).processes.is_empty(), "the manager has waited for the driver");
+}
+
 /// A driver may need time to free a dead process's memory. Meanwhile it lists the memory under the old process id.
 #[test]
 fn the_dead_are_accused_of_nothing_while_the_driver_tears_them_down() {

@@ -1,5 +1,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use super::*;
 use crate::checkpoint::tests::slice;
@@ -96,6 +98,25 @@ fn a_refusal_waits_for_changes_that_could_make_room() {
             assert_eq!(second.join().unwrap(), if succeeds { Err(60) } else { Ok(()) });
         });
         assert_eq!(books.list_beginning_with("").len(), 1);
+    }
+}
+
+#[test]
+fn a_refusal_is_final_if_no_change_under_way_could_make_room() {
+    let removal = Change::Remove(with(2, 10));
+    let shrinking = Change::Resize { before: with(2, 10), after: with(2, 1) };
+    for change in [removal, shrinking] {
+        let books = books();
+        books.take_over(with(1, 60), None);
+        books.take_over(with(2, 10), None);
+        let ongoing = books.begin(&["slice-2"].into(), |_| Ok::<_, u32>(change.clone())).unwrap();
+        let (sender, outcome) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| sender.send(make(&books, &with(3, 50)).map(drop)));
+            let outcome = outcome.recv_timeout(Duration::from_secs(30));
+            drop(ongoing);
+            assert_eq!(outcome, Ok(Err(70)), "{change:?}");
+        });
     }
 }
 
