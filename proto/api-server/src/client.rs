@@ -102,7 +102,8 @@ impl Patience {
 }
 
 /// Whether the error is temporary: the server cannot be reached, is starting or stopping, or is overloaded.
-fn is_passing(error: &kube::Error) -> bool {
+#[must_use]
+pub fn is_passing(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
         kube::Error::HyperError(_) | kube::Error::Service(_) => true,

@@ -7,9 +7,11 @@ mod client;
 mod events;
 mod inventory;
 pub mod questions;
+mod queue;
 pub mod slice_config;
 
-pub use client::{ConnectError, Patience, connect, is_conflict, is_not_found, message};
+pub use client::{ConnectError, Patience, connect, is_conflict, is_not_found, is_passing, message};
 pub use events::{Events, NOT_READ, pod_reference};
 pub use inventory::{INVENTORY, Inventory, InventoryDevice};
 pub use kube::Client;
+pub use queue::{QUEUE, queue_of};

@@ -50,8 +50,8 @@ struct Explanation {
     /// The message of the pod's condition.
     condition: Option<String>,
     events: Vec<String>,
-    /// The name is that of a workload whose pods cannot be made.
-    has_no_pods: bool,
+    /// The name is that of a workload whose pods cannot be made, or not all of them.
+    lacks_pods: bool,
 }
 
 pub(crate) async fn explain(cluster: &Cluster, args: &ExplainArgs, look: Look) -> Result<Printed, Failure> {
@@ -70,7 +70,7 @@ pub(crate) async fn explain(cluster: &Cluster, args: &ExplainArgs, look: Look) -
     let Some(pod) = pod else {
         let reasons = why_no_pods(cluster, name, &mut notes).await;
         if !reasons.is_empty() {
-            let without = Explanation { pod: full_name, reasons, events, has_no_pods: true, ..Explanation::default() };
+            let without = Explanation { pod: full_name, reasons, events, lacks_pods: true, ..Explanation::default() };
             return printed(&without, args.output.output, notes, look);
         }
         if events.is_empty() {
@@ -184,7 +184,7 @@ async fn events(cluster: &Cluster, name: &str, pod: Option<&Pod>) -> kube::Resul
 fn text(found: &Explanation, look: Look) -> String {
     let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     let state = match (&found.state, found.phase.as_str()) {
-        _ if found.has_no_pods => "is not made".to_owned(),
+        _ if found.lacks_pods => "lacks pods".to_owned(),
         (_, "") => "is gone".to_owned(),
         (Some(state), phase) => format!("{} ({phase})", state.words()),
         (None, phase) => phase.to_owned(),
@@ -205,7 +205,7 @@ fn text(found: &Explanation, look: Look) -> String {
     section("What it has", &found.parts);
     let reasons: Vec<String> = found.reasons.iter().map(|reason| format!("{}: {}", reason.tier, reason.text)).collect();
     let waits = !matches!(found.state, Some(PodState::Bound | PodState::Leaving | PodState::Binding));
-    let why = if found.has_no_pods { "Why there are no pods" } else { "Why it waits" };
+    let why = if found.lacks_pods { "Why pods are not made" } else { "Why it waits" };
     section(if waits { why } else { "What is known of it" }, &reasons);
     if found.state.is_none() && found.node.is_none() {
         section("Why it waits", &found.condition.iter().map(|text| printable(text)).collect::<Vec<_>>());

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_api_server::queue_of;
 use aliquot_dialects::quantity::thousandths;
-use k8s_openapi::api::core::v1::{Event, LimitRange, LimitRangeItem, Namespace, ResourceQuota};
+use k8s_openapi::api::core::v1::{Event, LimitRange, LimitRangeItem, Namespace, Pod, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
@@ -12,10 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, is_forbidden};
-use crate::what_if::QUEUE;
 
-/// The labels of a namespace that name its queue.
-const QUEUES: [&str; 2] = [QUEUE, "kai.scheduler/queue"];
 /// The queue of other namespaces.
 const DEFAULT_QUEUE: &str = "default";
 /// The reason of events of controllers that cannot make pods.
@@ -51,10 +49,7 @@ pub(crate) async fn of_devices(cluster: &Cluster) -> kube::Result<Vec<Row>> {
     }
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let Ok(namespaces) = namespaces.list(&ListParams::default()).await else { return Ok(rows) };
-    let queue = |namespace: &Namespace| {
-        let labels = namespace.labels();
-        QUEUES.into_iter().find_map(|key| labels.get(key).cloned()).unwrap_or_else(|| DEFAULT_QUEUE.to_owned())
-    };
+    let queue = |of: &Namespace| queue_of(of.labels()).map_or_else(|| DEFAULT_QUEUE.to_owned(), String::clone);
     let queues: BTreeMap<String, String> = namespaces.items.iter().map(|of| (of.name_any(), queue(of))).collect();
     let with_queue = |row: Row| Row { queue: queues.get(&row.namespace).cloned(), ..row };
     Ok(rows.into_iter().map(with_queue).collect())
@@ -109,10 +104,29 @@ pub(crate) async fn admit(cluster: &Cluster, pod: &mut Value, count: u32) -> kub
 fn verdict(ranges: &[LimitRange], quotas: &[ResourceQuota], pod: &mut Value, count: u32) -> Verdict {
     let mut verdict = Verdict::default();
     fill_requests(pod);
-    for range in ranges {
-        for item in range.spec.iter().flat_map(|spec| &spec.limits).filter(|item| item.type_ == "Container") {
-            fill(pod, item);
-            verdict.refused.extend(refusals(pod, &range.name_any(), item));
+    let limits = |range: &LimitRange| range.spec.clone().map(|spec| spec.limits).unwrap_or_default();
+    let items = ranges.iter().flat_map(|range| limits(range).into_iter().map(|item| (range.name_any(), item)));
+    let items: Vec<(String, LimitRangeItem)> = items.collect();
+    for (_, item) in items.iter().filter(|(_, item)| item.type_ == "Container") {
+        fill(pod, item);
+    }
+    for (name, item) in &items {
+        match item.type_.as_str() {
+            "Container" => {
+                for container in containers(pod) {
+                    let of = format!("container {}", container["name"]);
+                    let asked = |kind: &str, resource: &str| amount_of(&container["resources"], kind, resource);
+                    verdict.refused.extend(refusals(&of, asked, name, item));
+                }
+            }
+            "Pod" => {
+                let asked = |kind: &str, resource: &str| sum(pod, kind, resource);
+                verdict.refused.extend(refusals("each pod", asked, name, item));
+            }
+            _ => continue,
+        }
+        if item.max_limit_request_ratio.as_ref().is_some_and(|ratios| !ratios.is_empty()) {
+            verdict.notes.push(format!("the maxLimitRequestRatio of the LimitRange {name:?} was not looked at"));
         }
     }
     for quota in quotas {
@@ -172,27 +186,53 @@ fn fill(pod: &mut Value, item: &LimitRangeItem) {
     });
 }
 
-/// The containers that a limit range refuses.
-fn refusals(pod: &Value, range: &str, item: &LimitRangeItem) -> Vec<String> {
+/// Why a limit range refuses `what`, a container or all containers of a pod, that asks for `asked(KIND, RESOURCE)`. As in
+/// Kubernetes, who must not have more than a bound must say its limit, and who must not have less its request.
+fn refusals(what: &str, asked: impl Fn(&str, &str) -> Option<u128>, range: &str, item: &LimitRangeItem) -> Vec<String> {
     let mut refused = Vec::new();
-    for container in containers(pod) {
-        let name = container["name"].as_str().unwrap_or_default();
-        for (kind, bounds, is_least) in [("limits", &item.max, false), ("requests", &item.min, true)] {
-            for (resource, bound) in bounds.iter().flatten() {
-                let asked = container["resources"][kind][resource].as_str().and_then(|text| thousandths(text).ok());
-                let (Some(asked), Ok(bound_of)) = (asked, thousandths(&bound.0)) else { continue };
-                let is_within = if is_least { asked >= bound_of } else { asked <= bound_of };
-                if !is_within {
-                    let word = if is_least { "at least" } else { "at most" };
-                    refused.push(format!(
-                        "container {name:?}: the LimitRange {range:?} wants {word} {} of {resource}",
-                        bound.0
-                    ));
-                }
+    for (kind, bounds, is_least) in [("limits", &item.max, false), ("requests", &item.min, true)] {
+        for (resource, bound) in bounds.iter().flatten() {
+            let Ok(bound_of) = thousandths(&bound.0) else { continue };
+            let is_within = |asked: u128| if is_least { asked >= bound_of } else { asked <= bound_of };
+            if !asked(kind, resource).is_some_and(is_within) {
+                let word = if is_least { "at least" } else { "at most" };
+                refused.push(format!("{what}: the LimitRange {range:?} wants {word} {} of {resource}", bound.0));
             }
         }
     }
     refused
+}
+
+/// What `resources` say of one resource, in thousandths.
+fn amount_of(resources: &Value, kind: &str, resource: &str) -> Option<u128> {
+    thousandths(resources[kind][resource].as_str()?).ok()
+}
+
+/// What a pod needs of a resource, in thousandths; `None`: it says nothing of it. Init containers run one after the
+/// other, each beside the sidecars that were started before it.
+fn sum(pod: &Value, kind: &str, resource: &str) -> Option<u128> {
+    if let Some(of_pod) = amount_of(&pod["spec"]["resources"], kind, resource) {
+        return Some(of_pod);
+    }
+    let list = |name: &str| pod["spec"][name].as_array().into_iter().flatten();
+    let of = |container: &Value| amount_of(&container["resources"], kind, resource);
+    let (mut sidecars, mut most) = (None, None);
+    for container in list("initContainers") {
+        let own = of(container);
+        let beside = plus(sidecars, own);
+        most = most.max(beside);
+        if container["restartPolicy"] == "Always" {
+            sidecars = beside;
+        }
+    }
+    list("containers").map(of).fold(sidecars, plus).max(most)
+}
+
+fn plus(one: Option<u128>, other: Option<u128>) -> Option<u128> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        _ => one.or(other),
+    }
 }
 
 /// What a pod takes of what a quota counts; `None`: the quota does not count this of pods. `Err`: this container does
@@ -202,25 +242,28 @@ fn taken(pod: &Value, counted: &str) -> Result<Option<u128>, String> {
         return Ok(Some(1000));
     }
     let (kind, resource) = match counted.split_once('.') {
-        Some((kind @ ("requests" | "limits"), resource)) => (kind, resource),
-        _ => ("requests", counted),
+        Some((kind @ ("requests" | "limits"), resource)) => (Some(kind), resource),
+        _ => (None, counted),
     };
     let must_be_said = ["cpu", "memory"].contains(&resource);
-    if !must_be_said && !resource.contains('/') {
+    let is_of_pods = match resource {
+        "cpu" | "memory" | "ephemeral-storage" => true,
+        _ if resource.starts_with("hugepages-") => kind != Some("limits"),
+        // Kubernetes counts extended resources only in this form.
+        _ => resource.contains('/') && kind == Some("requests"),
+    };
+    if !is_of_pods {
         return Ok(None);
     }
-    let of =
-        |container: &Value| container["resources"][kind][resource].as_str().and_then(|text| thousandths(text).ok());
-    if let Some(silent) = containers(pod).find(|container| must_be_said && of(container).is_none()) {
+    let kind = kind.unwrap_or("requests");
+    let is_silent = |resources: &Value| amount_of(resources, kind, resource).is_none();
+    if must_be_said
+        && is_silent(&pod["spec"]["resources"])
+        && let Some(silent) = containers(pod).find(|container| is_silent(&container["resources"]))
+    {
         return Err(silent["name"].as_str().unwrap_or_default().to_owned());
     }
-    let list = |name: &str| pod["spec"][name].as_array().cloned().unwrap_or_default();
-    let is_sidecar = |container: &&Value| container["restartPolicy"] == "Always";
-    let init = list("initContainers");
-    let sidecars: u128 = init.iter().filter(is_sidecar).filter_map(of).sum();
-    let together = list("containers").iter().filter_map(of).sum::<u128>() + sidecars;
-    let before = init.iter().filter(|of| !is_sidecar(of)).filter_map(of).max().unwrap_or(0);
-    Ok(Some(together.max(before)))
+    Ok(sum(pod, kind, resource))
 }
 
 /// Why a quota refuses some or all of the pods.
@@ -264,15 +307,31 @@ fn amount(thousandths: u128) -> String {
 pub(crate) async fn why_no_pods(cluster: &Cluster, name: &str) -> kube::Result<Vec<String>> {
     let events: Api<Event> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let events = events.list(&ListParams::default().fields(&format!("reason={FAILED}"))).await?.items;
-    Ok(failures(name, events))
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    Ok(failures(name, events, &pods.list(&ListParams::default()).await?.items))
 }
 
-fn failures(name: &str, mut events: Vec<Event>) -> Vec<String> {
+fn failures(name: &str, mut events: Vec<Event>, pods: &[Pod]) -> Vec<String> {
+    // A controller that has made a pod since has no reason to complain any more.
+    let has_made_since = |event: &Event| {
+        let is_of_it = |pod: &&Pod| {
+            pod.owner_references().iter().any(|owner| Some(&owner.uid) == event.involved_object.uid.as_ref())
+        };
+        let newest =
+            pods.iter().filter(is_of_it).filter_map(|pod| Some(pod.metadata.creation_timestamp.as_ref()?.0)).max();
+        newest.zip(event.last_timestamp.as_ref()).is_some_and(|(made, failed)| made > failed.0)
+    };
     let is_of_it = |event: &Event| {
         let of = event.involved_object.name.as_deref().unwrap_or_default();
-        of == name || of.strip_prefix(name).is_some_and(|rest| rest.starts_with('-') && !rest[1..].contains('-'))
+        // The name of what a Deployment or a CronJob makes.
+        let is_made_by = || of.strip_prefix(name).is_some_and(|rest| rest.starts_with('-') && !rest[1..].contains('-'));
+        let is_made = ["ReplicaSet", "Job"].contains(&event.involved_object.kind.as_deref().unwrap_or_default());
+        of == name || (is_made && is_made_by())
     };
-    events.retain(is_of_it);
+    events.retain(|event| is_of_it(event) && !has_made_since(event));
     events.sort_by_key(|event| std::cmp::Reverse(event.last_timestamp.as_ref().map(|at| at.0)));
     let mut said = BTreeMap::new();
     for event in events {
@@ -351,22 +410,76 @@ mod tests {
         let most = range(json!({"type": "Container", "max": {"aliquot.dev/gpu-core": "50"}}));
         let refused = verdict(&[most], &[], &mut pod(json!({"aliquot.dev/gpu-core": "60"})), 1).refused;
         assert_eq!(refused, ["container \"main\": the LimitRange \"r\" wants at most 50 of aliquot.dev/gpu-core"]);
+        let of_pods = range(json!({"type": "Pod", "max": {"cpu": "3"}, "maxLimitRequestRatio": {"cpu": "2"}}));
+        let two = json!([
+            {"name": "a", "resources": {"limits": {"cpu": "2"}}}, {"name": "b", "resources": {"limits": {"cpu": "2"}}},
+        ]);
+        let verdict = verdict(&[of_pods], &[], &mut json!({"spec": {"containers": two}}), 1);
+        assert_eq!(verdict.refused, ["each pod: the LimitRange \"r\" wants at most 3 of cpu"]);
+        assert_eq!(verdict.notes, ["the maxLimitRequestRatio of the LimitRange \"r\" was not looked at"]);
+    }
+
+    #[test]
+    fn a_limit_range_judges_what_all_of_them_have_filled_in() {
+        let most = range(json!({"type": "Container", "max": {"cpu": "2"}}));
+        let given = range(json!({"type": "Container", "default": {"cpu": "1"}}));
+        for ranges in [[most.clone(), given.clone()], [given, most]] {
+            assert_eq!(verdict(&ranges, &[], &mut pod(json!({})), 1).refused, [""; 0]);
+        }
+    }
+
+    #[test]
+    fn only_what_kubernetes_counts_of_pods_is_counted() {
+        let pod = json!({"spec": {
+            "containers": [{"resources": {"requests": {
+                "nvidia.com/gpu": "1", "ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi",
+            }}}],
+        }});
+        let counted = |name: &str| taken(&pod, name).unwrap();
+        assert_eq!(counted("requests.nvidia.com/gpu"), Some(1000));
+        assert_eq!(counted("nvidia.com/gpu").or(counted("limits.nvidia.com/gpu")), None);
+        assert_eq!(counted("ephemeral-storage"), Some((1 << 30) * 1000));
+        assert_eq!(counted("requests.hugepages-2Mi"), Some((4 << 20) * 1000));
+        assert_eq!(counted("services"), None);
+    }
+
+    #[test]
+    fn an_init_container_runs_beside_the_sidecars_before_it() {
+        let with = |cpu: &str| json!({"requests": {"cpu": cpu}});
+        let sidecar = json!({"restartPolicy": "Always", "resources": with("2")});
+        let init = json!({"resources": with("4")});
+        let pod = |init: Value| json!({"spec": {"initContainers": init, "containers": [{"resources": with("1")}]}});
+        assert_eq!(sum(&pod(json!([sidecar, init])), "requests", "cpu"), Some(6000));
+        assert_eq!(sum(&pod(json!([init, sidecar])), "requests", "cpu"), Some(4000));
+        assert_eq!(sum(&pod(json!([sidecar])), "requests", "cpu"), Some(3000));
+        let mut whole = pod(json!([]));
+        whole["spec"]["resources"] = with("9");
+        assert_eq!(sum(&whole, "requests", "cpu"), Some(9000));
     }
 
     #[test]
     fn controllers_that_cannot_make_pods_say_why() {
         let event = |kind: &str, name: &str, message: &str| {
             let event = json!({
-                "metadata": {}, "reason": FAILED, "message": message, "involvedObject": {"kind": kind, "name": name},
+                "metadata": {}, "reason": FAILED, "message": message, "lastTimestamp": "2026-11-30T10:00:00Z",
+                "involvedObject": {"kind": kind, "name": name, "uid": name},
             });
             serde_json::from_value::<Event>(event).unwrap()
         };
         let events = vec![
             event("Job", "train", "exceeded quota: q"),
             event("ReplicaSet", "train-5c8f", "exceeded quota: q"),
+            event("ReplicaSet", "train-7d9a", "exceeded quota: q"),
             event("ReplicaSet", "train-other-5c8f", "exceeded quota: q"),
+            event("StatefulSet", "train-db", "exceeded quota: q"),
         ];
-        let said = failures("train", events);
+        let pod = |owner: &str, created: &str| {
+            let owner = json!({"apiVersion": "v1", "kind": "any", "name": owner, "uid": owner});
+            let metadata = json!({"ownerReferences": [owner], "creationTimestamp": created});
+            serde_json::from_value::<Pod>(json!({"metadata": metadata})).unwrap()
+        };
+        let pods = [pod("train-5c8f", "2026-11-30T09:59:00Z"), pod("train-7d9a", "2026-11-30T10:01:00Z")];
+        let said = failures("train", events, &pods);
         assert_eq!(
             said,
             [

@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::path::Path;
 
-use aliquot_api_server::message;
 use aliquot_api_server::questions::{DeviceAsk, MakingWay, Part, Placement, WhatIf, WhatIfAnswer};
+use aliquot_api_server::{QUEUE, message};
 use aliquot_terminal::human::bytes_human;
 use aliquot_terminal::look::{Colour, Look, paint};
 use aliquot_terminal::points::points;
@@ -19,9 +19,6 @@ use crate::explain::percent;
 use crate::failure::Failure;
 use crate::quota::{self, Verdict};
 use crate::{Printed, WOULD_WAIT, leader, queues};
-
-/// The label of a pod or a namespace that names its queue.
-pub(crate) const QUEUE: &str = "aliquot.dev/queue";
 
 pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) -> Result<Printed, Failure> {
     let (mut pod, made) = match &args.filename {

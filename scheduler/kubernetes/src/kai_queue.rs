@@ -46,13 +46,14 @@ pub(crate) fn definition(data: &Value) -> Result<QueueDefinition, String> {
         Deserialize::deserialize(&data["spec"]).map_err(|error: serde_json::Error| error.to_string())?;
     let Spec { parent_queue, priority, preempt_min_runtime, reclaim_min_runtime, resources } = spec.unwrap_or_default();
     let Resources { gpu, cpu, memory } = resources.unwrap_or_default();
+    let priority = priority.unwrap_or(PRIORITY);
     let of = |amounts: Option<Amounts>| {
         let Amounts { quota, limit, over_quota_weight } = amounts.unwrap_or_default();
         Some(QueueResource { quota, limit, over_quota_weight, priority: None })
     };
     Ok(QueueDefinition {
         parent_queue,
-        priority: i32::try_from(priority.unwrap_or(PRIORITY)).unwrap_or(i32::MAX),
+        priority: i32::try_from(priority).unwrap_or(if priority < 0 { i32::MIN } else { i32::MAX }),
         preempt_min_runtime,
         reclaim_min_runtime,
         resources: QueueResources { gpu: of(gpu), cpu: of(cpu), memory: of(memory) },
@@ -84,6 +85,9 @@ mod tests {
         assert_eq!(spec.allowances.get(&Resource::Memory), Some(&allowance(0, Some(0), 0)));
         let first = definition(&json!({"spec": {"priority": 7, "parentQueue": ""}})).unwrap().spec("first");
         assert_eq!((first.parent, first.priority), (None, 7));
+        for (found, priority) in [(3_000_000_000_i64, i32::MAX), (-3_000_000_000, i32::MIN)] {
+            assert_eq!(definition(&json!({"spec": {"priority": found}})).unwrap().spec("q").priority, priority);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod seen;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_api_server::queue_of;
 use aliquot_dialects::{Container, DECISION, Decision, GENERATION, Pod as Words};
 use aliquot_scheduler_core::PriorityClass;
 use aliquot_scheduler_engine::Generation;
@@ -20,10 +21,6 @@ use crate::workload::Workload;
 
 pub(crate) use seen::{SeenPod, WORKLOAD_REF};
 
-/// The label of a pod, or of its namespace, that names the queue.
-pub(crate) const QUEUE: &str = "aliquot.dev/queue";
-/// KAI's name for it.
-pub(crate) const KAI_QUEUE: &str = "kai.scheduler/queue";
 /// The label that says whether a pod may be evicted for others: `true` or `false`.
 const PREEMPTIBLE: &str = "aliquot.dev/preemptible";
 /// KAI's name for it: `preemptible` or `non-preemptible`.
@@ -126,7 +123,7 @@ impl PodFacts {
             is_leaving: metadata.deletion_timestamp.is_some(),
             is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
             gang: is_own.then(|| gang::of_pod(&spec, workload.as_deref(), &labels, &annotations, &owners)).flatten(),
-            queue: labels.get(QUEUE).or_else(|| labels.get(KAI_QUEUE)).cloned(),
+            queue: queue_of(&labels).cloned(),
             priority,
             is_preemptible: is_preemptible(&labels, priority),
             never_preempts: !is_own || spec.preemption_policy.as_deref() == Some("Never"),

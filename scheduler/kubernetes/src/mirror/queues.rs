@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_api_server::queue_of;
 use aliquot_scheduler_core::{DEFAULT_QUEUE, QueueSpec};
 use aliquot_scheduler_engine::Observation;
 
 use super::Mirror;
-use crate::pod::{PodFacts, QUEUE};
+use crate::pod::PodFacts;
 use crate::queue::{Fault, QueueDefinition, QueueResource, QueueResources, QueueStatus};
 
 /// What an object says of a queue beside its definition.
@@ -118,7 +119,7 @@ impl Mirror {
 
     /// The queue of a namespace's pods that name none; `None`: the default one.
     pub(super) fn queue_of_namespace(&self, name: &str) -> Option<String> {
-        self.namespaces.get(name)?.get(QUEUE).cloned()
+        queue_of(self.namespaces.get(name)?).cloned()
     }
 
     /// The queue of a pod; empty: the default one. A pod that is bound already is in the default one if its own is not

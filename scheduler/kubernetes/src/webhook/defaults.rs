@@ -15,6 +15,7 @@
 //! Priority classes, queues and gangs are not filled in: the scheduler reads them from the namespace and the owner when it
 //! decides, and what changes there later counts.
 
+use aliquot_api_server::QUEUE;
 use aliquot_dialects::{Dialect, GANG};
 use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
@@ -22,7 +23,7 @@ use serde_json::{Map, Value};
 
 use super::review::Answer;
 use crate::mirror::POLICY;
-use crate::pod::{self, QUEUE};
+use crate::pod;
 
 /// What the API server itself fills in before it asks.
 const OF_KUBERNETES: &str = "default-scheduler";

@@ -3,6 +3,7 @@
 //! Pods that name this scheduler are judged as a whole. Of other pods only what is in Aliquot's own words is judged: a
 //! container that asks in another system's words may be meant for that system, which reads them in its own way.
 
+use aliquot_api_server::queue_of;
 use aliquot_dialects::{Dialect, Refusal};
 use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
@@ -12,7 +13,7 @@ use super::known::Known;
 use super::review::Answer;
 use crate::gang;
 use crate::mirror::POLICY;
-use crate::pod::{self, KAI_QUEUE, QUEUE, WORKLOAD_REF};
+use crate::pod::{self, WORKLOAD_REF};
 
 /// What is said about a pod.
 ///
@@ -44,7 +45,7 @@ pub(super) fn judge(object: &Value, scheduler: &str, known: &Known) -> Result<An
     }
     let mut warnings = Vec::new();
     if is_ours {
-        let queue = labels.get(QUEUE).or_else(|| labels.get(KAI_QUEUE)).filter(|queue| known.lacks_queue(queue));
+        let queue = queue_of(&labels).filter(|queue| known.lacks_queue(queue));
         warnings.extend(queue.map(|queue| format!("there is no Queue {queue:?}: the pod waits until it is made")));
         let policy = labels.get(POLICY).filter(|policy| known.lacks_policy(policy));
         let lacking = |policy| format!("there is no SchedulingPolicy {policy:?}: the pod waits until it is made");

@@ -106,8 +106,8 @@ fn quotas_of_namespaces_are_told() {
     });
     cluster.objects.create(&CORE_EVENTS, "default", event);
     let shown = text(&cluster, &["explain", "train"]);
-    let why = format!("Why there are no pods\n- quota: Job \"train\" cannot make pods: {message}\n");
-    assert!(shown.contains("State:  is not made\n") && shown.contains(&why), "{shown}");
+    let why = format!("Why pods are not made\n- quota: Job \"train\" cannot make pods: {message}\n");
+    assert!(shown.contains("State:  lacks pods\n") && shown.contains(&why), "{shown}");
 
     // What would become of pods.
     let limits = json!({"limits": {"aliquot.dev/gpu-core": "30"}});

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_api_server::QUEUE;
 use aliquot_scheduler_core::{Bytes, Claim, Constraints, DeviceCore, DeviceMemory, DeviceRequest, Request, Toleration};
 use aliquot_scheduler_engine::{Amounts, ClaimUid, DevicePart, Generation, Observation, Running, StepOutcome};
 
@@ -13,7 +14,7 @@ use super::super::chosen::only_on;
 use super::super::{Access, Instance, KeptPart, Mirror};
 use crate::devices;
 use crate::elastic::{ElasticGpu, Name, Room, bound_to, subject_of};
-use crate::pod::{PodFacts, QUEUE};
+use crate::pod::PodFacts;
 
 /// The prefix of the names of parts in the books. No UID of a pod has it.
 const PART: &str = "elasticgpu/";

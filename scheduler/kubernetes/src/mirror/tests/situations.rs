@@ -8,7 +8,6 @@ use serde_json::json;
 
 use super::super::Write;
 use super::{World, typed};
-use crate::pod::QUEUE;
 use crate::queue::{QueueDefinition, QueueResource, QueueResources};
 
 fn with_priority(priority: i32) -> serde_json::Value {
@@ -177,11 +176,15 @@ fn a_queue_takes_back_its_quota() {
     world.pod("a2", 100, json!({"metadata": {"labels": {"kai.scheduler/queue": "team-a"}}}));
     world.reconcile();
     assert_eq!(world.bound().len(), 2);
-    world.mirror.namespace("default", Some([(QUEUE.to_owned(), "team-b".to_owned())].into()));
-    world.pod("b1", 100, json!({}));
-    world.reconcile();
-    assert!(world.bound().contains_key("b1"), "{:?}", world.log);
-    assert_eq!(world.bound().len(), 2);
+    for (label, name) in [("aliquot.dev/queue", "b1"), ("kai.scheduler/queue", "b2")] {
+        world.mirror.namespace("default", Some([(label.to_owned(), "team-b".to_owned())].into()));
+        world.pod(name, 50, json!({}));
+        world.reconcile();
+        assert!(world.bound().contains_key(name), "{:?}", world.log);
+        let uid = world.pods[name]["metadata"]["uid"].as_str().unwrap();
+        assert_eq!(world.mirror.queue_of(&world.mirror.pods[uid].facts), "team-b");
+    }
+    assert_eq!(world.bound().len(), 3);
 }
 
 #[test]
