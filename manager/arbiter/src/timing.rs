@@ -13,9 +13,9 @@ pub const DRAIN_POLL_NS: u64 = 100_000;
 /// moment.
 pub const QUANTUM_MAX_NS: u64 = 20_000_000;
 
-/// The shortest lease among containers of one class, and the time after which the holder gives way to one of them that
-/// begins to wait after being idle. Shorter ones would be lost in the changes of lease, each of which costs about
-/// 0.3 ms.
+/// The shortest lease among containers of one class, unless the longest is set shorter, and the time after which the
+/// holder gives way to one of them that begins to wait after being idle. Shorter ones would be lost in the changes of
+/// lease, each of which costs about 0.3 ms.
 pub const QUANTUM_MIN_NS: u64 = 5_000_000;
 
 /// The time after which the holder gives way to a container of a higher class. No lease need be shorter.

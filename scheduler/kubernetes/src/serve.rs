@@ -263,7 +263,7 @@ impl Backend for ApiServer {
     fn carry_out_all(&mut self, commands: Vec<Command>) {
         let writes = self.shared.change(|mirror| {
             let writes = commands.into_iter().filter_map(|command| mirror.command(command)).collect();
-            mirror.with_suspensions(writes)
+            mirror.with_suspensions(writes, suspension::now_ms())
         });
         for write in writes {
             // The writer ends only with the process.

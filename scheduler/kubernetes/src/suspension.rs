@@ -3,9 +3,9 @@
 //! A mark on the workload says that a leader has suspended it. The next leader finds the mark, and resumes it in its
 //! place. A workload without the mark is never resumed.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use aliquot_api_server::{Client, Events, is_conflict, is_not_found};
+use aliquot_api_server::{Client, Events, Patience, is_conflict, is_not_found, is_passing};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -64,11 +64,17 @@ pub(crate) fn read(kind: WorkloadKind, metadata: &ObjectMeta) -> Suspended {
         uid: metadata.uid.clone().unwrap_or_default(),
         namespace: metadata.namespace.clone().unwrap_or_default(),
         pods_of: mark.as_ref().and_then(|mark| Workload::parse(&mark.pods)).unwrap_or_else(|| workload.clone()),
+        // Somebody may have changed the annotation.
         since_ms: mark
             .and_then(|mark| u64::try_from(mark.at.parse::<Timestamp>().ok()?.as_millisecond()).ok())
-            .unwrap_or(0),
+            .unwrap_or_else(now_ms),
         workload,
     }
+}
+
+/// Now, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)
 }
 
 /// Suspends the topmost workload of pods that are all to be evicted.
@@ -77,7 +83,7 @@ pub(crate) async fn suspend(
     shared: &Shared,
     events: &Events,
     suspension: &Suspension,
-    cause: &str,
+    cause: Option<&str>,
 ) -> Outcome {
     let Suspension { namespace, workload, .. } = suspension;
     match disturbs_a_budget(client, shared, suspension).await {
@@ -88,12 +94,16 @@ pub(crate) async fn suspend(
         Err(why) => return why,
     }
     for _ in 0..TRIES {
-        let (top, object) = match topmost(client, shared, namespace, workload).await {
+        let (top, object) = match topmost(client, shared, suspension).await {
             Ok(found) => found,
             Err(outcome) => return outcome,
         };
+        if !shared.read(|mirror| mirror.is_whole(suspension)) {
+            return Outcome::Not("others of its pods have a place now".into());
+        }
         let name = top.full_name();
-        let mark = Mark { at: Timestamp::now().to_string(), why: cause.to_owned(), pods: workload.full_name() };
+        let why = cause.unwrap_or_default().to_owned();
+        let mark = Mark { at: Timestamp::now().to_string(), why, pods: workload.full_name() };
         let mark = serde_json::to_string(&mark).unwrap_or_default();
         let patch = json!({
             "metadata": {
@@ -116,7 +126,8 @@ pub(crate) async fn suspend(
         // The watch says the same a little later.
         let metadata: ObjectMeta = serde_json::from_value(after["metadata"].clone()).unwrap_or_default();
         shared.change(|mirror| mirror.suspended(read(top.kind, &metadata)));
-        let text = format!("it is suspended until its pods are gone, and is resumed then: {cause}");
+        let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+        let text = format!("it is suspended until its pods are gone, and is resumed then{cause}");
         if let Some(left) = shared.fence.left() {
             _ = timeout(left, events.warn(reference(&after), SUSPENDED, &text)).await;
         }
@@ -130,15 +141,17 @@ pub(crate) async fn run(client: Client, shared: std::sync::Arc<Shared>, events: 
     let mut looks = interval(LOOK);
     loop {
         looks.tick().await;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let due = shared.read(|mirror| mirror.to_resume(u64::try_from(now).unwrap_or(u64::MAX)));
-        for suspended in due {
-            resume(&client, &shared, &events, &suspended).await;
+        for (suspended, has_pods) in shared.read(|mirror| mirror.to_resume(now_ms())) {
+            let text = match has_pods {
+                false => "its pods are gone, and it starts anew when it has its turn",
+                true => "it was suspended for an hour, although some of its pods are not gone",
+            };
+            resume(&client, &shared, &events, &suspended, text).await;
         }
     }
 }
 
-async fn resume(client: &Client, shared: &Shared, events: &Events, suspended: &Suspended) {
+async fn resume(client: &Client, shared: &Shared, events: &Events, suspended: &Suspended, text: &str) {
     let Suspended { uid, namespace, workload, .. } = suspended;
     let object = match get(client, shared, namespace, workload).await {
         Ok(object) => object,
@@ -163,7 +176,6 @@ async fn resume(client: &Client, shared: &Shared, events: &Events, suspended: &S
     info!(workload = %format_args!("{namespace}/{}", workload.full_name()), "resumed");
     shared.change(|mirror| mirror.suspended_no_more(namespace, workload));
     if let (true, Some(left)) = (is_suspended, shared.fence.left()) {
-        let text = "its pods are gone, and it starts anew when it has its turn";
         _ = timeout(left, events.note(reference(&object), RESUMED, text)).await;
     }
 }
@@ -176,11 +188,12 @@ async fn disturbs_a_budget(
 ) -> Result<Option<String>, Outcome> {
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), &suspension.namespace);
     let Some(left) = shared.fence.left() else { return Err(Outcome::Unknown) };
-    let budgets = match timeout(left, budgets.list(&ListParams::default())).await {
+    let all = ListParams::default();
+    let budgets = match timeout(left, Patience::begin().ask(|| budgets.list(&all))).await {
         Ok(Ok(budgets)) => budgets.items,
         Ok(Err(error)) => {
             shared.status.write_refused(Written::Suspension, "poddisruptionbudgets", &error);
-            return Err(Outcome::Not("the disruption budgets cannot be read".into()));
+            return Err(not_read(&error, "the disruption budgets"));
         }
         Err(_) => return Err(Outcome::Unknown),
     };
@@ -194,18 +207,30 @@ async fn disturbs_a_budget(
     }))
 }
 
+/// What it means that something cannot be read.
+fn not_read(error: &kube::Error, what: &str) -> Outcome {
+    match is_passing(error) {
+        true => Outcome::Unknown,
+        false => Outcome::Not(format!("{what} cannot be read")),
+    }
+}
+
 /// The topmost workload above pods, and its object.
-async fn topmost(
-    client: &Client,
-    shared: &Shared,
-    namespace: &str,
-    workload: &Workload,
-) -> Result<(Workload, Value), Outcome> {
+async fn topmost(client: &Client, shared: &Shared, suspension: &Suspension) -> Result<(Workload, Value), Outcome> {
+    let Suspension { namespace, workload, evictions } = suspension;
     let mut top = workload.clone();
     let mut uid = None;
     loop {
         let object = get(client, shared, namespace, &top).await?;
-        if uid.is_some_and(|uid| object["metadata"]["uid"] != uid) {
+        let is_another = match uid {
+            Some(uid) => object["metadata"]["uid"] != uid,
+            // Pods name their workload without its UID.
+            None => {
+                let pods = shared.read(|mirror| mirror.first_created_ms(evictions));
+                created_ms(&object).zip(pods).is_some_and(|(workload, pods)| workload > pods)
+            }
+        };
+        if is_another {
             return Err(Outcome::Not(format!("{} is another one now", top.full_name())));
         }
         let above = top.kind.workload_above(&object).map_err(Outcome::Not)?;
@@ -215,6 +240,11 @@ async fn topmost(
         };
         (top, uid) = (above, Some(uid_above));
     }
+}
+
+fn created_ms(object: &Value) -> Option<u64> {
+    let created: Timestamp = object["metadata"]["creationTimestamp"].as_str()?.parse().ok()?;
+    u64::try_from(created.as_millisecond()).ok()
 }
 
 fn api(client: &Client, shared: &Shared, namespace: &str, workload: &Workload) -> Option<Api<DynamicObject>> {
@@ -227,12 +257,12 @@ async fn get(client: &Client, shared: &Shared, namespace: &str, workload: &Workl
         return Err(Outcome::Not(format!("{} are not watched", workload.kind.full_plural())));
     };
     let Some(left) = shared.fence.left() else { return Err(Outcome::Unknown) };
-    match timeout(left, api.get(&workload.name)).await {
+    match timeout(left, Patience::begin().ask(|| api.get(&workload.name))).await {
         Ok(Ok(object)) => Ok(serde_json::to_value(object).unwrap_or_default()),
         Ok(Err(error)) if is_not_found(&error) => Err(Outcome::Not("it is gone".into())),
         Ok(Err(error)) => {
             shared.status.write_refused(Written::Suspension, &workload.full_name(), &error);
-            Err(Outcome::Not("it cannot be read".into()))
+            Err(not_read(&error, &workload.full_name()))
         }
         Err(_) => Err(Outcome::Unknown),
     }
@@ -262,7 +292,7 @@ async fn write(
         Ok(Err(error)) => {
             shared.status.write_refused(Written::Suspension, &workload.full_name(), &error);
             Err(Failed::Otherwise(match &error {
-                kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 408 => {
+                kube::Error::Api(status) if (400..500).contains(&status.code) && ![408, 429].contains(&status.code) => {
                     Outcome::Not(status.message.clone())
                 }
                 _ => Outcome::Unknown,

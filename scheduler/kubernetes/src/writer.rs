@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use aliquot_api_server::{Client, Events, is_not_found, message, pod_reference};
 use aliquot_dialects::{DECISION, GENERATION};
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{self as core, ObjectReference, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions};
@@ -163,7 +164,7 @@ async fn carry_out_suspension(
     let cause = evicted::cause(shared, &first.uid).await;
     let outcome = {
         let _place = places.acquire().await;
-        suspension::suspend(client, shared, events, &suspension, cause.as_deref().unwrap_or_default()).await
+        suspension::suspend(client, shared, events, &suspension, cause.as_deref()).await
     };
     info!(workload = %format_args!("{namespace}/{}", workload.full_name()), ?outcome, "suspend");
     match outcome {
@@ -178,11 +179,9 @@ async fn carry_out_suspension(
         }
         Outcome::Unknown => {}
         Outcome::Not(_) => {
-            for eviction in suspension.evictions {
-                if is_to_evict(shared, &eviction) {
-                    carry_out_eviction(client, shared, events, places, eviction, cause.clone()).await;
-                }
-            }
+            let evictions = suspension.evictions.into_iter().filter(|eviction| is_to_evict(shared, eviction));
+            let carry_out = |eviction| carry_out_eviction(client, shared, events, places, eviction, cause.clone());
+            join_all(evictions.map(carry_out)).await;
         }
     }
 }

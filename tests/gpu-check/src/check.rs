@@ -78,7 +78,6 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
 
     let quick = options.quick;
-    let begun = Instant::now();
     let points = options.share_tolerance.unwrap_or(if quick { QUICK_SHARE_POINTS } else { SHARE_POINTS });
     let parts = wanted(&options.only, quick);
     let ends = quick.then(|| quick_ends(&parts));
@@ -95,7 +94,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let setting = Setting { programs: &programs, quick, points, lead, cases: &options.case };
     for (index, part) in parts.into_iter().enumerate() {
         let longest = Duration::from_secs(options.part_seconds);
-        let left = ends.as_ref().map_or(longest, |ends| ends[index].saturating_sub(begun.elapsed()));
+        let left = ends.as_ref().map_or(longest, |ends| ends[index].saturating_sub(started.elapsed()));
         let deadline = Deadline::after(longest.min(left));
         let mut run = PartRun::begin(part, Launcher { deadline, ..launcher.clone() }, &mut report);
         setting.run(part, &mut run);

@@ -43,7 +43,8 @@ pub(crate) struct Binding {
 }
 
 impl Write {
-    /// The UID of the pod that is written. Each pod has one write under way at a time.
+    /// Writes with the same UID go one after the other: the UID of the pod that is written, for a suspension that of its
+    /// first pod.
     pub(crate) fn uid(&self) -> &str {
         match self {
             Write::Bind(Binding { uid, .. }) | Write::Evict(Eviction { uid, .. }) => uid,

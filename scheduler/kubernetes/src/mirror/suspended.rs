@@ -8,6 +8,9 @@ use crate::workload::{Workload, WorkloadKind, is_kueues};
 
 /// A workload stays suspended so long at most, whatever holds up its pods.
 const LONGEST_MS: u64 = 3_600_000;
+/// For so long after a suspension none of the workload's pods is evicted: its controller deletes them. It is a little
+/// less than the minute after which the engine repeats a command to stop.
+const CONTROLLER_MS: u64 = 45_000;
 
 /// What is known of suspended workloads.
 #[derive(Debug, Default)]
@@ -69,8 +72,10 @@ impl Mirror {
         of_kind.map(|(namespace, workload)| (namespace.as_str(), workload.name.as_str()))
     }
 
-    /// Writes of one moment, with one suspension in place of the evictions of all pods of a workload.
-    pub(crate) fn with_suspensions(&self, writes: Vec<Write>) -> Vec<Write> {
+    /// Writes of one moment, with one suspension in place of the evictions of all pods of a workload. Evictions from a
+    /// workload that was suspended just now, for example by an earlier leader, are left out.
+    pub(crate) fn with_suspensions(&self, mut writes: Vec<Write>, now_ms: u64) -> Vec<Write> {
+        writes.retain(|write| !self.is_left_to_a_controller(write, now_ms));
         let mut evicted: BTreeMap<(&str, &Workload), Vec<&str>> = BTreeMap::new();
         for write in &writes {
             let Write::Evict(Eviction { uid, .. }) = write else { continue };
@@ -85,8 +90,7 @@ impl Mirror {
         for (uid, pod) in &self.pods {
             let Some(workload) = &pod.facts.workload else { continue };
             let key = (pod.facts.namespace.as_str(), workload);
-            let is_whole = |evicted: &Vec<&str>| evicted.contains(&uid.as_str()) || self.goes_with(pod, evicted);
-            if evicted.get(&key).is_some_and(|evicted| !is_whole(evicted)) {
+            if evicted.get(&key).is_some_and(|evicted| !evicted.contains(&uid.as_str())) && !is_nothing_lost(pod) {
                 evicted.remove(&key);
             }
         }
@@ -112,6 +116,19 @@ impl Mirror {
         others
     }
 
+    fn is_left_to_a_controller(&self, write: &Write, now_ms: u64) -> bool {
+        let Write::Evict(Eviction { uid, .. }) = write else { return false };
+        let workload = self.pods.get(uid).and_then(|pod| Some((&pod.facts, pod.facts.workload.as_ref()?)));
+        let suspended = workload.and_then(|(facts, workload)| self.suspension_of(&facts.namespace, workload));
+        suspended.is_some_and(|suspended| suspended.since_ms.abs_diff(now_ms) < CONTROLLER_MS)
+    }
+
+    /// The suspension of the workload that pods name.
+    fn suspension_of(&self, namespace: &str, pods_of: &Workload) -> Option<&Suspended> {
+        let mut suspended = self.suspended.workloads.values();
+        suspended.find(|of| of.namespace == namespace && of.pods_of == *pods_of)
+    }
+
     /// The workload of a bound pod, if it may be suspended.
     fn suspendable_of<'a>(&self, pod: &'a KnownPod) -> Option<&'a Workload> {
         let facts = &pod.facts;
@@ -119,29 +136,30 @@ impl Mirror {
         self.suspends_in(workload.kind)?;
         let is_of_kueue = facts.labels.keys().chain(facts.words.annotations.keys()).any(|key| is_kueues(key));
         // One of its pods is still there after a suspension: that did not help.
-        let is_suspended =
-            self.suspended.workloads.values().any(|of| of.namespace == facts.namespace && of.pods_of == *workload);
+        let is_suspended = self.suspension_of(&facts.namespace, workload).is_some();
         let is_bound = pod.instance.as_ref().is_some_and(|instance| instance.is_bound);
         (is_bound && !is_of_kueue && !is_suspended).then_some(workload)
     }
 
-    /// Whether a pod need not be evicted if the others of its workload are: it ends anyway, or waits for its turn
-    /// together with one of them.
-    fn goes_with(&self, pod: &KnownPod, evicted: &[&str]) -> bool {
-        let facts = &pod.facts;
-        if pod.is_gone || facts.has_ended || facts.is_leaving {
-            return true;
-        }
-        if facts.node.is_some() || pod.instance.is_some() || pod.binding_to.is_some() {
-            return false;
-        }
-        let group = self.name_of_group(facts);
-        let of_others = || evicted.iter().filter_map(|uid| self.name_of_group(&self.pods.get(*uid)?.facts));
-        group.is_some_and(|group| of_others().any(|of| of == group))
+    /// Whether a suspension still takes nothing but the pods that are to be evicted. Pods may have been bound since it
+    /// was decided.
+    pub(crate) fn is_whole(&self, suspension: &Suspension) -> bool {
+        let Suspension { namespace, workload, evictions } = suspension;
+        let is_of_it =
+            |pod: &KnownPod| pod.facts.namespace == *namespace && pod.facts.workload.as_ref() == Some(workload);
+        let is_evicted = |uid: &String| evictions.iter().any(|eviction| eviction.uid == *uid);
+        self.pods.iter().all(|(uid, pod)| !is_of_it(pod) || is_evicted(uid) || is_nothing_lost(pod))
     }
 
-    /// The suspended workloads that have no pod left, and those that were suspended for too long.
-    pub(crate) fn to_resume(&self, now_ms: u64) -> Vec<Suspended> {
+    /// When the first of the pods was created, in milliseconds since 1970; `None`: that is not known.
+    pub(crate) fn first_created_ms(&self, evictions: &[Eviction]) -> Option<u64> {
+        let created = evictions.iter().filter_map(|of| Some(self.pods.get(&of.uid)?.facts.created_ms));
+        created.filter(|created_ms| *created_ms > 0).min()
+    }
+
+    /// The suspended workloads that have no pod left, and those that were suspended for too long. Each with whether it
+    /// has pods.
+    pub(crate) fn to_resume(&self, now_ms: u64) -> Vec<(Suspended, bool)> {
         if self.suspended.workloads.is_empty() {
             return Vec::new();
         }
@@ -149,10 +167,18 @@ impl Mirror {
         let there = self.pods.values().filter(is_there);
         let with_pods: BTreeSet<(&str, &Workload)> =
             there.filter_map(|pod| Some((pod.facts.namespace.as_str(), pod.facts.workload.as_ref()?))).collect();
-        let is_over = |of: &&Suspended| {
-            !with_pods.contains(&(of.namespace.as_str(), &of.pods_of))
-                || now_ms >= of.since_ms.saturating_add(LONGEST_MS)
+        let due = |of: &Suspended| {
+            let has_pods = with_pods.contains(&(of.namespace.as_str(), &of.pods_of));
+            let is_due = !has_pods || now_ms >= of.since_ms.saturating_add(LONGEST_MS);
+            is_due.then(|| (of.clone(), has_pods))
         };
-        self.suspended.workloads.values().filter(is_over).cloned().collect()
+        self.suspended.workloads.values().filter_map(due).collect()
     }
+}
+
+/// Whether a pod may go with its workload without being evicted: it ends anyway, or it has no place yet.
+fn is_nothing_lost(pod: &KnownPod) -> bool {
+    let facts = &pod.facts;
+    let has_place = facts.node.is_some() || pod.instance.is_some() || pod.binding_to.is_some();
+    pod.is_gone || facts.has_ended || facts.is_leaving || !has_place
 }

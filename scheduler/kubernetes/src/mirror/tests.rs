@@ -185,7 +185,7 @@ impl World {
         self.view = ready.view.or(self.view.take());
         let commands = ready.commands.into_iter();
         let writes = commands.filter_map(|command| self.mirror.command(command)).collect();
-        self.writes.extend(self.mirror.with_suspensions(writes));
+        self.writes.extend(self.mirror.with_suspensions(writes, self.now_ms));
         if let Some(hopeless) = self.view.as_ref().and_then(|view| self.mirror.newly_hopeless(view)) {
             self.mirror.note_hopeless(hopeless);
         }
@@ -296,7 +296,7 @@ impl World {
 
     /// The leader resumes workloads without pods, and these make their pods again.
     fn resume(&mut self) {
-        for suspended in self.mirror.to_resume(self.now_ms) {
+        for (suspended, _) in self.mirror.to_resume(self.now_ms) {
             self.mirror.suspended_no_more("default", &suspended.workload);
             let Some((_, pods)) = self.suspended.remove(&suspended.workload) else { continue };
             self.log.push(format!("{} resumed", suspended.workload.full_name()));

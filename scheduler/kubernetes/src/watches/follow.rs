@@ -25,8 +25,8 @@ pub(crate) const WATCH_SECONDS: u32 = 10;
 pub(super) trait Sight: Send + Sync + 'static {
     type Object: Resource + Clone + DeserializeOwned + Debug + Send + 'static;
 
-    /// Whether the scheduler starts without the right to read these objects. Then pods that need them wait. If this is
-    /// `false`, the scheduler waits for the right, because it could decide wrongly without the objects.
+    /// Whether the scheduler starts without the right to read these objects. Each sort says what happens without them.
+    /// If this is `false`, the scheduler waits for the right, because it could decide wrongly without the objects.
     const STARTS_WITHOUT_RIGHT: bool = false;
 
     /// Only objects with such labels are watched; `None`: all.

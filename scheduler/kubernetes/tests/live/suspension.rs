@@ -1,6 +1,7 @@
 //! Jobs that are suspended instead of their pods being evicted.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use aliquot_test_api_server::{BUDGETS, Fault, JOBS, PODS};
 use serde_json::{Value, json};
@@ -149,6 +150,25 @@ fn the_next_leader_resumes_a_job_but_not_those_of_others() {
     assert!(cluster.is_suspended("of-somebody-else"), "whoever suspended it resumes it");
 }
 
+#[test]
+fn a_job_is_suspended_although_requests_fail_for_a_moment() {
+    let (mut cluster, _controller) = with_job();
+    let _scheduler = cluster.scheduler();
+    cluster.wait_until_bound(&["j-0", "j-1"]);
+    let failures = [AtomicU32::new(0), AtomicU32::new(0)];
+    cluster.server().set_fault(move |method, path| {
+        let of = match method {
+            "GET" if path.ends_with("/jobs/j") => &failures[0],
+            "GET" if path.ends_with("/namespaces/default/poddisruptionbudgets") => &failures[1],
+            _ => return Fault::None,
+        };
+        if of.fetch_add(1, Ordering::Relaxed) < 3 { Fault::Refused } else { Fault::None }
+    });
+    urgent(&cluster);
+    cluster.wait_until("it is suspended", |cluster| cluster.is_suspended("j"));
+    assert_eq!(cluster.bound().len(), 2, "nothing was evicted");
+}
+
 /// The Job's pods are evicted, and the Job is left alone.
 fn evicts(make: impl FnOnce(&Cluster)) {
     let (mut cluster, controller) = with_job();
@@ -187,6 +207,19 @@ fn a_job_of_kueue_is_not_suspended() {
     evicts(|cluster| {
         let labels = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "q"}}});
         cluster.objects.merge(&JOBS, "default", "j", &labels);
+    });
+}
+
+/// Pods name their Job by its name.
+#[test]
+fn a_job_that_has_come_after_the_pods_is_not_suspended() {
+    let created = |object: &Value| object["metadata"]["creationTimestamp"].as_str().unwrap().to_owned();
+    evicts(|cluster| {
+        let pods = created(&cluster.objects.get(&PODS, "default", "j-1"));
+        while created(&cluster.get_job("j")) <= pods {
+            cluster.objects.delete(&JOBS, "default", "j");
+            cluster.job("j");
+        }
     });
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Access, World};
+use super::{Access, World, Write};
 use crate::workload::{Workload, WorkloadKind};
 
 /// Three pods of a Job, each with half a GPU. `more` is merged into them.
@@ -141,18 +141,55 @@ fn a_workload_that_keeps_a_pod_is_not_suspended() {
 }
 
 #[test]
-fn pods_that_stay_after_a_suspension_are_evicted() {
-    let mut world = with_job(json!({}));
-    // No controller heeds the suspension.
-    let suspended = super::Suspended {
-        uid: "j".into(),
-        namespace: "default".into(),
-        workload: Workload { kind: WorkloadKind::Job, name: "j".into() },
-        pods_of: Workload { kind: WorkloadKind::Job, name: "j".into() },
-        since_ms: world.now_ms,
-    };
-    world.mirror.suspended(suspended);
-    urgent(&mut world);
+fn a_job_of_which_only_some_pods_have_a_place_is_suspended() {
+    let mut world = World::new();
+    world.node("n", 1);
+    job(&mut world, "j", json!({"metadata": {"annotations": null}}));
     world.reconcile();
-    assert_eq!(evicted(&world).len(), 3, "{:#?}", world.log);
+    assert_eq!(world.names_of_bound().len(), 2, "{:#?}", world.log);
+    world.pod("u", 100, json!({"spec": {"priority": 90}}));
+    world.reconcile();
+    assert!(evicted(&world).is_empty() && has(&world, "jobs.batch/j suspended"), "{:#?}", world.log);
+    assert_eq!(world.names_of_bound(), ["u"]);
+}
+
+#[test]
+fn a_suspension_takes_no_pod_that_has_got_a_place_since() {
+    let mut world = with_job(json!({}));
+    urgent(&mut world);
+    world.wait_for_writes();
+    let suspension = world.writes.iter().find_map(|write| match write {
+        Write::Suspend(suspension) => Some(suspension.clone()),
+        _ => None,
+    });
+    let suspension = suspension.unwrap();
+    assert!(world.mirror.is_whole(&suspension));
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": true});
+    let more = |node: Value| json!({"metadata": {"ownerReferences": [owner]}, "spec": {"nodeName": node}});
+    world.pod("waits", 0, more(Value::Null));
+    assert!(world.mirror.is_whole(&suspension));
+    world.pod("runs", 0, more("n".into()));
+    assert!(!world.mirror.is_whole(&suspension));
+}
+
+#[test]
+fn pods_that_stay_after_a_suspension_are_evicted_a_while_later() {
+    for (age_ms, count) in [(0, 0), (40_000, 0), (60_000, 3)] {
+        let mut world = with_job(json!({}));
+        // The controller has not yet seen that an earlier leader has suspended it, or does not heed it.
+        let suspended = super::Suspended {
+            uid: "j".into(),
+            namespace: "default".into(),
+            workload: Workload { kind: WorkloadKind::Job, name: "j".into() },
+            pods_of: Workload { kind: WorkloadKind::Job, name: "j".into() },
+            since_ms: world.now_ms - age_ms,
+        };
+        world.mirror.suspended(suspended);
+        urgent(&mut world);
+        world.reconcile();
+        assert_eq!(evicted(&world).len(), count, "{age_ms}: {:#?}", world.log);
+        world.now_ms += 60_000;
+        world.reconcile();
+        assert_eq!(evicted(&world).len(), 3, "{age_ms}: {:#?}", world.log);
+    }
 }
