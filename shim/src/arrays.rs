@@ -6,6 +6,7 @@
 
 use crate::allocations::{self, Key};
 use crate::bindings;
+use crate::call::Call;
 use crate::hooks::{real, types};
 use crate::memory::{Payer, charged, freed};
 use crate::process::Process;
@@ -186,7 +187,7 @@ pub(crate) unsafe fn mipmap_create(
 
 /// The driver's own answer to a request for an array larger than the whole device; `None` if the array is not. The
 /// driver checks the shape first, and answers an array that is too wide with "invalid value", not "out of memory".
-fn refused_by_driver(bytes: u64, call: &dyn Fn() -> CUresult, undo: &dyn Fn() -> Option<CUresult>) -> Option<CUresult> {
+fn refused_by_driver(bytes: u64, call: &dyn Call<CUresult>, undo: &dyn Call<Option<CUresult>>) -> Option<CUresult> {
     let process = Process::attached()?;
     let (device, mut total) = (process.current_ordinal().ok()?, 0);
     let get_total = real!(cuDeviceTotalMem_v2)?;
@@ -195,12 +196,12 @@ fn refused_by_driver(bytes: u64, call: &dyn Fn() -> CUresult, undo: &dyn Fn() ->
     if !told.is_ok() || bytes <= total as u64 {
         return None;
     }
-    let result = call();
+    let result = call.make();
     if !result.is_ok() {
         return Some(result);
     }
     // The array takes less memory than its description says. It is refused by the description.
-    let _ = undo();
+    let _ = undo.make();
     Some(CUresult::OUT_OF_MEMORY)
 }
 
@@ -220,7 +221,7 @@ pub(crate) unsafe fn mipmap_destroy(
     destroyed(array.0, &|| unsafe { real(array) })
 }
 
-fn destroyed(array: *mut core::ffi::c_void, call: &dyn Fn() -> CUresult) -> CUresult {
+fn destroyed(array: *mut core::ffi::c_void, call: &dyn Call<CUresult>) -> CUresult {
     let result = freed(handle(array), call);
     if result.is_ok() {
         bindings::array_gone(array);

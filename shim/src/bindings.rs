@@ -6,6 +6,7 @@
 //! single tiles. A binding that finds no free entry in the table never ends. In each of these cases the memory is
 //! charged for too long rather than too short a time.
 
+use crate::call::Call;
 use crate::hooks::types;
 use crate::process::Process;
 use crate::vmm::{self, Held};
@@ -107,8 +108,8 @@ pub(crate) unsafe fn map_array(
 
 /// Makes a call that binds the memory of `held` to a multicast object.
 #[inline(never)]
-fn bound(object: u64, offset: usize, held: Option<Held>, call: &dyn Fn() -> CUresult) -> CUresult {
-    let result = call();
+fn bound(object: u64, offset: usize, held: Option<Held>, call: &dyn Call<CUresult>) -> CUresult {
+    let result = call.make();
     if let (true, Some(held)) = (result.is_ok(), held) {
         bind(object, place_of(held.account(), offset as u64), held);
     }

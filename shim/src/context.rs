@@ -5,6 +5,7 @@
 //! device. But a green context keeps the primary context alive, so its end can be the end of the primary context.
 
 use crate::allocations::{Charge, Ending};
+use crate::call::Call;
 use crate::gate;
 use crate::hooks::{real, types};
 use crate::live_contexts::{self, Kind, MayEnd};
@@ -20,14 +21,14 @@ use core::sync::atomic::Ordering;
 
 /// Makes a call that creates a context on `device`, if the slice has room for one. `made` returns its handle
 /// afterwards.
-fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &dyn Fn() -> CUcontext) -> CUresult {
+fn beginning(device: CUdevice, kind: Kind, call: &dyn Call<CUresult>, made: &dyn Call<CUcontext>) -> CUresult {
     let process = match Process::for_call() {
         Ok(process) => process,
         Err(unattached) => return unattached.answer(CUresult::NOT_PERMITTED, call),
     };
     let Some(part) = process.part(device) else {
         // The device is not the slice's, or does not exist: then the driver returns its own error.
-        return if process.has_device(device) { CUresult::OUT_OF_MEMORY } else { call() };
+        return if process.has_device(device) { CUresult::OUT_OF_MEMORY } else { call.make() };
     };
     if gate::is_taken_away(&part) {
         return CUresult::NOT_PERMITTED;
@@ -40,12 +41,12 @@ fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &d
         bytes => part.charge(bytes),
     };
     let Some(charge) = charge else { return CUresult::OUT_OF_MEMORY };
-    let result = call();
+    let result = call.make();
     if !result.is_ok() {
         charge.refund();
         return result;
     }
-    live_contexts::begun(&part, made(), kind, charge);
+    live_contexts::begun(&part, made.make(), kind, charge);
     drop(moving);
     match known_bytes {
         // The first context on the device: its size becomes overhead before anything else is allocated.
@@ -262,16 +263,16 @@ pub(crate) unsafe fn green_destroy(_: NullStream, real: types::cuGreenCtxDestroy
 
 /// Makes a call that gives up one reference to the primary context of `device`. `counted` is 1 if this reference is a
 /// counted one, otherwise 0.
-fn releasing_primary(device: CUdevice, counted: u64, call: &dyn Fn() -> CUresult) -> CUresult {
+fn releasing_primary(device: CUdevice, counted: u64, call: &dyn Call<CUresult>) -> CUresult {
     let references = Process::if_attached().and_then(|process| process.primary_references(device));
     let release = references.map(|references| references.release(counted));
     let result = match &release {
-        Some(Release { is_harmless: true, .. }) => call(),
+        Some(Release { is_harmless: true, .. }) => call.make(),
         _ if is_active(device) == Some(true) => {
             let ended = |result: CUresult| result.is_ok() && is_active(device) != Some(true);
             Subject { context: primary_context(device), is_primary: true, account: None }.ending(call, &ended)
         }
-        _ => call(),
+        _ => call.make(),
     };
     if let Some(release) = release {
         release.finish(result.is_ok());
@@ -348,17 +349,17 @@ impl Subject {
     /// its context, and memory of other contexts is left alone. Other threads may allocate in the context between these
     /// questions and its end. The driver does not know that memory afterwards, and it is refunded then. This takes time
     /// in proportion to the number of allocations, but contexts end rarely.
-    fn ending(&self, call: &dyn Fn() -> CUresult, ended: &dyn Fn(CUresult) -> bool) -> CUresult {
+    fn ending(&self, call: &dyn Call<CUresult>, ended: &dyn Fn(CUresult) -> bool) -> CUresult {
         if let Some(process) = Process::if_attached() {
             gate::forget_all_streams(process);
         }
         let process = Process::attached().filter(|_| !self.context.is_null() || self.account.is_some());
-        let Some(process) = process else { return call() };
+        let Some(process) = process else { return call.make() };
         let end = Ending::new();
         self.note_what_belongs_to_it(&end);
         let writes = DeviceWrites::pause(process, self.context, self.is_primary);
         let may_end = MayEnd::new(self.context);
-        let result = call();
+        let result = call.make();
         if !ended(result) {
             may_end.lives();
             end.finish(|_| false);

@@ -7,6 +7,7 @@
 //!
 //! A program that never made an allocation node pays one load for all this.
 
+use crate::call::Call;
 use crate::graph_needs::{Needs, needs_of};
 use crate::hooks::{real, types};
 use crate::markers::outside_capture;
@@ -128,8 +129,8 @@ pub(crate) fn trim(process: &'static Process, account: usize) {
     }
 }
 
-fn trimmed(process: &'static Process, ordinal: CUdevice, call: &dyn Fn() -> CUresult) -> CUresult {
-    let result = call();
+fn trimmed(process: &'static Process, ordinal: CUdevice, call: &dyn Call<CUresult>) -> CUresult {
+    let result = call.make();
     if let Some(part) = process.part(ordinal)
         && let Some(memory) = part.graph_memory()
     {
@@ -177,7 +178,7 @@ pub(crate) fn launched(exec: CUgraphExec, call: impl Fn() -> CUresult) -> CUresu
 }
 
 #[inline(never)]
-fn launched_with_memory(process: &'static Process, exec: CUgraphExec, call: &dyn Fn() -> CUresult) -> CUresult {
+fn launched_with_memory(process: &'static Process, exec: CUgraphExec, call: &dyn Call<CUresult>) -> CUresult {
     let (mut needs, mut has_run) = ([0; DEVICES_MAX], [false; DEVICES_MAX]);
     each_need(process, exec, |part, memory, word| {
         let word = word.load(Ordering::Relaxed);
@@ -199,11 +200,11 @@ fn with_memory(
     process: &'static Process,
     needs: &Needs,
     has_run: &[bool; DEVICES_MAX],
-    call: &dyn Fn() -> CUresult,
+    call: &dyn Call<CUresult>,
 ) -> CUresult {
     let requests = || process.all_parts().zip(needs).zip(has_run).filter(|((_, bytes), _)| **bytes > 0);
     let begun = requests().take_while(|((part, bytes), has_run)| part.begin_graph(**bytes, **has_run)).count();
-    let result = if begun == requests().count() { call() } else { CUresult::OUT_OF_MEMORY };
+    let result = if begun == requests().count() { call.make() } else { CUresult::OUT_OF_MEMORY };
     for ((part, _), _) in requests().take(begun) {
         part.end_graph();
     }
@@ -212,8 +213,8 @@ fn with_memory(
 
 /// Makes a call that instantiates `graph`, and remembers the graph's needs.
 #[inline(never)]
-unsafe fn instantiated(exec: *mut CUgraphExec, graph: CUgraph, call: &dyn Fn() -> CUresult) -> CUresult {
-    let result = call();
+unsafe fn instantiated(exec: *mut CUgraphExec, graph: CUgraph, call: &dyn Call<CUresult>) -> CUresult {
+    let result = call.make();
     if let Some(process) = Process::if_attached()
         && process.graph_memory.expects_nodes()
         && result.is_ok()

@@ -39,6 +39,7 @@ mod allocations;
 mod arena;
 mod arrays;
 mod bindings;
+mod call;
 mod clock;
 mod context;
 mod copy;

@@ -5,6 +5,7 @@
 //! It looks at once when a process asks for a look or ends. All waits here are bounded, and end at once if no manager
 //! lives.
 
+use crate::call::Call;
 use crate::clock;
 use crate::process::{self, Part, Process};
 use crate::sys;
@@ -107,7 +108,7 @@ pub(crate) fn overhead_was_less(
 /// A program that is started after another one has ended must find that program's memory free, although the parent of
 /// both may learn of the end before the manager does.
 #[cold]
-pub(crate) fn ended_make_room(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
+pub(crate) fn ended_make_room(process: &'static Process, account: usize, attempt: &dyn Call<bool>) -> bool {
     let has_succeeded = Cell::new(false);
     wait(process, HEARTBEAT_STALE_NS, &|| {
         // Asking about every process takes long, so the manager's flag is read first. It is also read last: the manager
@@ -115,7 +116,7 @@ pub(crate) fn ended_make_room(process: &'static Process, account: usize, attempt
         let settles = || is_settling(process, account);
         let lasts = settles() || ended_hold_some(process, account) || settles();
         // Memory that was given back before these two loads is available to this attempt.
-        has_succeeded.set(attempt());
+        has_succeeded.set(attempt.make());
         lasts && !has_succeeded.get()
     });
     has_succeeded.get()
@@ -141,10 +142,10 @@ fn ended_hold_some(process: &'static Process, account: usize) -> bool {
 
 /// Waits while `lasts` returns `true`, for [`WAIT_NS`] at most, and only until the manager has been silent for
 /// `silence_ns`. Returns whether `lasts` has returned `false`.
-fn wait(process: &'static Process, silence_ns: u64, lasts: &dyn Fn() -> bool) -> bool {
+fn wait(process: &'static Process, silence_ns: u64, lasts: &dyn Call<bool>) -> bool {
     let start_ns = clock::now_ns();
     let mut step_ns = STEP_NS_MIN;
-    while lasts() {
+    while lasts.make() {
         if process.has_silent_manager(silence_ns) || clock::now_ns().saturating_sub(start_ns) >= WAIT_NS {
             return false;
         }

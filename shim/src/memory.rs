@@ -22,6 +22,7 @@ pub(crate) use crate::pools::{
 pub(crate) use crate::vmm::{vmm_create, vmm_import, vmm_map, vmm_release, vmm_retain, vmm_unmap};
 
 use crate::allocations::{self, Charge, Key};
+use crate::call::Call;
 use crate::gate;
 use crate::hooks::types;
 use crate::pools;
@@ -255,8 +256,8 @@ fn refused() -> CUresult {
 
 /// Charges `bytes` to `payer`, makes the call, and remembers the charge by `key`; rolls back if the driver refuses.
 #[inline(never)]
-pub(crate) fn charged(payer: Payer, bytes: u64, call: &dyn Fn() -> CUresult, key: &dyn Fn() -> Key) -> CUresult {
-    charged_with(payer, bytes, Part::charge, call, |charge| remember(key(), charge))
+pub(crate) fn charged(payer: Payer, bytes: u64, call: &dyn Call<CUresult>, key: &dyn Call<Key>) -> CUresult {
+    charged_with(payer, bytes, Part::charge, || call.make(), |charge| remember(key.make(), charge))
 }
 
 /// As [`charged`], inlined for the kind of memory that programs allocate most often.
@@ -293,8 +294,8 @@ fn charged_with(
 
 /// Makes the call that frees `key`, which can wait for the device. Refunds the charge if the call succeeds.
 #[inline(never)]
-pub(crate) fn freed(key: Key, call: &dyn Fn() -> CUresult) -> CUresult {
-    freed_inline(key, call)
+pub(crate) fn freed(key: Key, call: &dyn Call<CUresult>) -> CUresult {
+    freed_inline(key, || call.make())
 }
 
 /// As [`freed`], inlined for the kind of memory that programs free most often.

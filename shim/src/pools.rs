@@ -9,6 +9,7 @@
 //! While a stream is being captured, allocations in it become nodes of the graph, and no pool grows.
 
 use crate::allocations::{Key, Pooled};
+use crate::call::Call;
 use crate::gate;
 use crate::graph_memory;
 use crate::hooks::{real, types};
@@ -229,11 +230,11 @@ fn allocate(
     address: *mut CUdeviceptr,
     bytes: u64,
     stream: CUstream,
-    call: &dyn Fn() -> CUresult,
+    call: &dyn Call<CUresult>,
 ) -> CUresult {
     if is_captured(stream) {
         graph_memory::expect_nodes(process);
-        return call();
+        return call.make();
     }
     let Some((number, pool)) = process.pools.find(process, handle) else {
         // SAFETY: read only after a success, when the driver has written it.
@@ -244,7 +245,7 @@ fn allocate(
         process.count_refusal(account);
         return CUresult::OUT_OF_MEMORY;
     }
-    let result = call();
+    let result = call.make();
     let settle = |limit_bytes| pool.settle(process, Settler::Request { limit_bytes });
     let mut settled = settle(process.limit_bytes_until_look(account));
     if settled == Settled::OverLimit
@@ -279,10 +280,10 @@ fn allocate(
 
 /// Makes a call that frees `key`, which was not charged on its own.
 #[inline(never)]
-pub(crate) fn freed(key: Key, call: &dyn Fn() -> CUresult) -> CUresult {
-    let Key::Address(address) = key else { return call() };
+pub(crate) fn freed(key: Key, call: &dyn Call<CUresult>) -> CUresult {
+    let Key::Address(address) = key else { return call.make() };
     let pooled = Pooled::forget(address);
-    let result = call();
+    let result = call.make();
     if let Some(pooled) = pooled
         && (result.is_ok() || !pooled.remember(address))
     {

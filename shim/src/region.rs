@@ -7,6 +7,7 @@
 //! tenant could get rid of the limits by damaging one of its files. If there is no region beside the library, calls
 //! pass unchanged.
 
+use crate::call::Call;
 use crate::linkmap;
 use crate::sys::{self, Access, Errno, File};
 use aliquot_abi::cuda::CUresult;
@@ -43,8 +44,8 @@ impl Unattached {
     /// Makes the call, or answers it with `refusal`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn answer(self, refusal: CUresult, call: &dyn Fn() -> CUresult) -> CUresult {
-        if self == Unattached::Refused { refusal } else { call() }
+    pub(crate) fn answer(self, refusal: CUresult, call: &dyn Call<CUresult>) -> CUresult {
+        if self == Unattached::Refused { refusal } else { call.make() }
     }
 }
 

@@ -12,6 +12,7 @@
 //! request to end settles the rest.
 
 use crate::allocations::Charge;
+use crate::call::Call;
 use crate::process::Process;
 use aliquot_abi::ledger::{self, BYTES_MASK};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -88,7 +89,7 @@ impl Reserve {
         process: &'static Process,
         account: usize,
         settler: Settler,
-        reserved_bytes: &dyn Fn() -> Option<u64>,
+        reserved_bytes: &dyn Call<Option<u64>>,
     ) -> Settled {
         let Some((books, part)) = process.books(account) else { return Settled::Exactly };
         let (own, limit_bytes) = match settler {
@@ -98,7 +99,7 @@ impl Reserve {
         loop {
             let before = self.charged.load(Ordering::Acquire);
             let has_others = self.requests.load(Ordering::Acquire) > own;
-            let Some(reserved) = reserved_bytes() else { return Settled::Exactly };
+            let Some(reserved) = reserved_bytes.make() else { return Settled::Exactly };
             let charged = before & BYTES_MASK;
             let after = (before & !BYTES_MASK).wrapping_add(CHANGE) | reserved & BYTES_MASK;
             let replace = || self.charged.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed).is_ok();
