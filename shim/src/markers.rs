@@ -149,11 +149,12 @@ pub(crate) fn has_launched(part: &Part) -> bool {
 /// How many kernels or, if `is_graph`, graphs the next marker should stand for.
 pub(crate) fn launches_per_marker(part: &Part, is_graph: bool) -> u32 {
     let most = part.limits.marker_launches_max.load(Ordering::Relaxed).clamp(1, 1024);
-    let ns_of = |flight: &Flight| if is_graph { flight.estimates.graph_ns() } else { flight.estimates.kernel_ns() };
-    let one_ns = part.flight().map_or(0, ns_of);
-    let room_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed));
-    let launches = (room_ns / MARKERS_IN_FLIGHT).checked_div(one_ns).unwrap_or(1);
-    (launches.min(most.into()) as u32).max(1)
+    let marker_ns = u64::from(part.limits.inflight_ns_max.load(Ordering::Relaxed)) / MARKERS_IN_FLIGHT;
+    let launches = part.flight().map_or(1, |flight| match is_graph {
+        true => flight.estimates.graphs_in(marker_ns),
+        false => flight.estimates.kernels_in(marker_ns),
+    });
+    launches.min(most.into()) as u32
 }
 
 /// Whether there is work in flight whose end the manager learns only if this process queries events.

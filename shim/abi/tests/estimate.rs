@@ -138,6 +138,24 @@ fn rare_long_kernels_among_short_ones_stay_near_the_bound() {
     }
 }
 
+/// The time of a marker is known only to within the time between two looks.
+#[test]
+fn late_looks_do_not_have_short_graphs_marked_often() {
+    const GRAPH_NS: u64 = 30 * US;
+    let estimates = Program::new().estimates;
+    let (mut marked, mut markers, mut graphs) = (1, 0, 0);
+    for late_ns in random(1).map(|number| number % (150 * US)).take(1_000) {
+        let took_ns = marked * GRAPH_NS + late_ns;
+        estimates.learn(Launches::new(0, marked as u32), took_ns, took_ns);
+        (markers, graphs) = (markers + 1, graphs + marked);
+        marked = estimates.graphs_in(MS);
+    }
+    assert!(graphs >= 24 * markers, "{graphs} graphs for {markers} markers");
+    // A graph of another length may be the next one, too.
+    estimates.learn(Launches::new(0, 1), 5 * MS, 5 * MS);
+    assert_eq!(estimates.graphs_in(MS), 1);
+}
+
 #[test]
 fn graphs_do_not_distort_the_estimate_of_kernels() {
     let mut program = Program::new();

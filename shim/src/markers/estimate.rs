@@ -36,9 +36,16 @@ impl Estimates {
         self.kernels.get().map_or(0, |(typical_ns, _)| typical_ns)
     }
 
-    /// The longest time of a graph, because graphs differ more than kernels do; 0: unknown.
-    pub(super) fn graph_ns(&self) -> u64 {
-        self.graphs.get().map_or(0, |(_, longest_ns)| longest_ns)
+    /// How many kernels take about `ns`; at least 1.
+    pub(super) fn kernels_in(&self, ns: u64) -> u64 {
+        self.kernels.get().map_or(1, |(typical_ns, _)| ns / typical_ns).max(1)
+    }
+
+    /// How many graphs take about `ns`, if one of them takes the longest time: graphs differ more than kernels do. At
+    /// least 1. If each of them counted with the longest time, a single late look would have short graphs marked often.
+    pub(super) fn graphs_in(&self, ns: u64) -> u64 {
+        let beside = |(typical_ns, longest_ns): (u64, u64)| ns.saturating_sub(longest_ns) / typical_ns;
+        self.graphs.get().map_or(0, beside) + 1
     }
 
     /// How long to wait, in nanoseconds, until one more launch may be added to those `in_flight`. The oldest of them
