@@ -71,3 +71,50 @@ fn the_machine_outlives_its_processes() {
     assert_eq!((seen.device_use(0).processes, seen.device_use(0).busy_ns), (vec![], 5));
     assert_eq!(machine(&other).device_use(0).busy_ns, 0);
 }
+
+/// Runs `process` in a new process, and calls `look` with its id at the beginning and end of each of its system calls.
+fn watched_at_each_call(process: impl FnOnce(), mut look: impl FnMut(u32)) {
+    // SAFETY: the new process has one thread, and uses nothing that another thread may have locked.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no pointers. The process stops here until its parent lets it go on.
+        let is_traced = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) == 0 && libc::raise(libc::SIGSTOP) == 0 };
+        let is_done = is_traced && std::panic::catch_unwind(std::panic::AssertUnwindSafe(process)).is_ok();
+        // SAFETY: nothing else of the test runs in this process.
+        unsafe { libc::_exit(i32::from(!is_done)) };
+    }
+    loop {
+        let mut status = 0;
+        // SAFETY: the kernel writes the status of a child of this process.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        if !libc::WIFSTOPPED(status) {
+            return assert_eq!(status, 0, "the process has failed");
+        }
+        // SAFETY: no pointers. If the test fails, the process ends with it.
+        assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, child, 0, libc::PTRACE_O_EXITKILL) }, 0);
+        look(child as u32);
+        // SAFETY: no pointers.
+        assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SYSCALL, child, 0, 0) }, 0);
+    }
+}
+
+#[test]
+fn a_process_that_joins_never_shows_a_dead_ones_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("machine.toml");
+    let config = write(&path, "64MiB");
+    let (mut dead, _) = holder(&path);
+    dead.kill().expect("the process can be killed");
+    dead.wait().expect("the process ends");
+    let (seen, mut looks) = (machine(&config), 0);
+    let join = || {
+        let machine: &'static Machine = Box::leak(Box::new(machine(&config)));
+        assert!(machine.join().expect("a record").reserve_memory(0, 2 << 20));
+    };
+    watched_at_each_call(join, |pid| {
+        looks += 1;
+        let held = seen.device_use(0).processes.into_iter().map(|process| (process.pid, process.memory_bytes));
+        assert!(held.into_iter().all(|held| held == (pid, 2 << 20)), "{:?}", seen.device_use(0));
+    });
+    assert!(looks > 10, "{looks} looks");
+}
