@@ -13,7 +13,7 @@ const RUNS_FACTOR: usize = 10;
 const AIM_MS: f64 = 10.0;
 
 /// Kills processes, and measures when the ledger no longer contains their memory.
-pub(crate) fn measure(runs: usize) -> Table {
+pub(crate) fn measure(runs: usize) {
     let gpu = SimulatedGpu::with(INSTANT);
     let node = Node::start(&gpu);
     let slice = node.slice("killed", 50, 2 * GIB);
@@ -34,7 +34,7 @@ pub(crate) fn measure(runs: usize) -> Table {
         .collect();
     let (middle, worst) = (median(latencies.clone()), quantile(latencies.clone(), 1.0));
     let mut table = Table::new(&["SIGKILL of a process that holds 1 GiB", "median", "worst", "runs", "aim", "met"]);
-    table.row(vec![
+    table.row(&[
         "until its memory is in the budget again, ms".to_owned(),
         format!("{middle:.2}"),
         format!("{worst:.2}"),
@@ -42,5 +42,4 @@ pub(crate) fn measure(runs: usize) -> Table {
         format!("≤ {AIM_MS}"),
         yes_or_no(worst <= AIM_MS),
     ]);
-    table
 }

@@ -15,7 +15,7 @@ const US: f64 = 1e3;
 
 /// Measures `true` from its start to its end: as it is, with an empty preloaded library, and with the shim,
 /// alternately.
-pub(crate) fn measure() -> Table {
+pub(crate) fn measure() {
     let gpu = SimulatedGpu::with(INSTANT);
     let node = Node::start(&gpu);
     let slice = node.slice("measured", 50, GIB);
@@ -33,14 +33,13 @@ pub(crate) fn measure() -> Table {
     for ((name, _), times) in ways.iter().zip(times) {
         let middle = median(times.clone());
         let quartiles = [0.25, 0.75].map(|part| quantile(times.clone(), part));
-        table.row(vec![
+        table.row(&[
             (*name).to_owned(),
             format!("{middle:.0}"),
             format!("{:+.0}", middle - bare),
             format!("{:.0} to {:.0}", quartiles[0], quartiles[1]),
         ]);
     }
-    table
 }
 
 fn start_to_end_us(library: Option<&Path>) -> f64 {

@@ -38,7 +38,7 @@ pub(crate) struct Size {
 }
 
 /// Measures a cluster with SQLite, and then the failover of two schedulers on PostgreSQL.
-pub(crate) fn measure(size: Size) -> Table {
+pub(crate) fn measure(size: Size) {
     let mut table = Table::new(&["what", "found", "aim", "met"]);
     let Size { nodes, jobs } = size;
     let settings = "start_deadline_ms = 300000\n";
@@ -46,7 +46,7 @@ pub(crate) fn measure(size: Size) -> Table {
     let mut figure = |what: String, found: String, met: Option<(&'static str, bool)>| {
         let (aim, met) = met.map_or(("", String::new()), |(aim, met)| (aim, yes_or_no(met)));
         println!("{what}: {found}");
-        table.row(vec![what, found, aim.to_owned(), met]);
+        table.row(&[what, found, aim.to_owned(), met]);
     };
     let begun = Instant::now();
     let played = join(&scheduler, &[scheduler.address().to_owned()], nodes);
@@ -108,7 +108,6 @@ pub(crate) fn measure(size: Size) -> Table {
         seconds(failover),
         Some(("< 15 s", is_met)),
     );
-    table
 }
 
 /// Two schedulers share a database; the first is killed with all jobs in it.

@@ -11,7 +11,7 @@ const PODS: u64 = 200;
 const DEVICES: usize = 4;
 
 /// Measures pods that start one after the other, and all at once.
-pub(crate) fn measure() -> Table {
+pub(crate) fn measure() {
     let mut table = Table::new(&[
         "200 pods with a claim each",
         "prepared, median ms",
@@ -46,7 +46,7 @@ pub(crate) fn measure() -> Table {
             // Each pod waits for the pod before it.
             None => "–".to_owned(),
         };
-        table.row(vec![
+        table.row(&[
             what.to_owned(),
             format!("{:.2}", median(prepared.clone())),
             format!("{:.2}", quantile(prepared, 0.99)),
@@ -59,7 +59,6 @@ pub(crate) fn measure() -> Table {
             yes_or_no(wrong == 0),
         ]);
     }
-    table
 }
 
 /// Starts the pods, all with different requests. Returns the number of pods that got something other than they asked

@@ -12,7 +12,7 @@ const THREADS: [u32; 3] = [1, 2, 4];
 const SHARES: [(u32, f64); 3] = [(100, 5.0), (99, 10.0), (30, 10.0)];
 
 /// Measures launches.
-pub(crate) fn measure(client: &Client, runs: usize) -> Table {
+pub(crate) fn measure(client: &Client, runs: usize) {
     let gpu = SimulatedGpu::with(INSTANT);
     let mut table = Table::of_costs("cuLaunchKernel, ns");
     for (percent, aim) in SHARES {
@@ -32,5 +32,4 @@ pub(crate) fn measure(client: &Client, runs: usize) -> Table {
             table.cost(format!("{limit}, {threads} thread{plural}"), compared, 1.0, aim);
         }
     }
-    table
 }

@@ -11,17 +11,16 @@ const BYTES_MAX: usize = 256 << 10;
 const GLIBC_MAX: (u32, u32) = (2, 17);
 
 /// Reads the shim's file.
-pub(crate) fn measure() -> Table {
+pub(crate) fn measure() {
     let data = std::fs::read(artifacts::shim()).expect("the shim can be read");
     let (needed, versions) = needs(&data).expect("the shim is a library");
     let newest = versions.iter().filter_map(|version| glibc(version)).max().unwrap_or_default();
     let mut table = Table::new(&["the shim's file", "found", "aim", "met"]);
     let mut row =
-        |what: &str, found: String, aim: &str, met| table.row(vec![what.into(), found, aim.into(), yes_or_no(met)]);
+        |what: &str, found: String, aim: &str, met| table.row(&[what.into(), found, aim.into(), yes_or_no(met)]);
     row("size, KiB", format!("{:.1}", data.len() as f64 / 1024.0), "< 256", data.len() < BYTES_MAX);
     row("libraries it needs", needed.join(" "), "libc.so.6", needed == ["libc.so.6"]);
     row("newest symbol", format!("GLIBC_{}.{}", newest.0, newest.1), "≤ GLIBC_2.17", newest <= GLIBC_MAX);
-    table
 }
 
 /// The libraries and symbol versions that an ELF file needs.

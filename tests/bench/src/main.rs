@@ -34,7 +34,6 @@ use clap::{Parser, ValueEnum};
 
 use crate::client::Client;
 use crate::shares::Depth;
-use crate::table::Table;
 
 /// Measures Aliquot's costs and the exactness of its enforcement.
 #[derive(Parser, Debug)]
@@ -56,7 +55,7 @@ struct Args {
     jobs: usize,
 }
 
-/// The topics that can be measured. Each prints one table or more.
+/// The topics that can be measured. Each prints a table, row by row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum What {
     /// `cuLaunchKernel`, uncapped and capped.
@@ -143,21 +142,24 @@ fn main() -> ExitCode {
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
     table::print_machine();
     for what in What::value_variants().iter().filter(|what| what.is_wanted(&args)) {
-        let table: Option<Table> = match what {
-            What::Launch => Some(launches::measure(&client, runs)),
-            What::Memory => Some(memory::measure(&client, runs)),
-            What::Start => Some(start::measure(&client, runs)),
-            What::Together => Some(together::measure(&client, runs)),
-            What::IdleProcess => Some(idle_process::measure()),
-            What::Library => Some(library::measure()),
-            What::Race => Some(race::measure(&client)),
-            What::Deaths => Some(deaths::measure(runs)),
-            What::Manager => Some(manager_cost::measure()),
-            What::Kubernetes => Some(kubernetes::measure()),
-            What::Jobs => Some(jobs::measure(jobs::Size { nodes: args.nodes, jobs: args.jobs })),
-            other => other.shares().map(|case| shares::measure(case, &client, depth)),
-        };
-        table.into_iter().for_each(|table| print!("{table}"));
+        match what {
+            What::Launch => launches::measure(&client, runs),
+            What::Memory => memory::measure(&client, runs),
+            What::Start => start::measure(&client, runs),
+            What::Together => together::measure(&client, runs),
+            What::IdleProcess => idle_process::measure(),
+            What::Library => library::measure(),
+            What::Race => race::measure(&client),
+            What::Deaths => deaths::measure(runs),
+            What::Manager => manager_cost::measure(),
+            What::Kubernetes => kubernetes::measure(),
+            What::Jobs => jobs::measure(jobs::Size { nodes: args.nodes, jobs: args.jobs }),
+            other => {
+                if let Some(case) = other.shares() {
+                    shares::measure(case, &client, depth);
+                }
+            }
+        }
     }
     ExitCode::SUCCESS
 }

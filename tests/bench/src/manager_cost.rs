@@ -14,7 +14,7 @@ const WINDOW: Duration = Duration::from_secs(5);
 const QUERIES: usize = 1000;
 
 /// Measures a manager with more and more attached processes.
-pub(crate) fn measure() -> Table {
+pub(crate) fn measure() {
     let gpu = SimulatedGpu::with(INSTANT);
     let hold = HostProgram::linked(&gpu, "hold");
     let node = Node::start(&gpu);
@@ -42,7 +42,7 @@ pub(crate) fn measure() -> Table {
         std::thread::sleep(WINDOW);
         let cpu_percent = (cpu_seconds(manager) - before) / WINDOW.as_secs_f64() * 100.0;
         let latencies: Vec<f64> = (0..QUERIES).map(|_| query_ms(&mut client, slice.name())).collect();
-        table.row(vec![
+        table.row(&[
             processes.to_string(),
             format!("{:.1}", rollup_mib(manager, "Rss:")),
             format!("{:.1}", rollup_mib(manager, "Pss:")),
@@ -51,7 +51,6 @@ pub(crate) fn measure() -> Table {
             format!("{:.2}", quantile(latencies, 0.99)),
         ]);
     }
-    table
 }
 
 fn query_ms(client: &mut Client, name: &str) -> f64 {

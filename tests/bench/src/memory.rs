@@ -12,7 +12,7 @@ const PAIR_AIM_NS: f64 = 60.0;
 const INFO_AIM_NS: f64 = 20.0;
 
 /// Measures calls about memory.
-pub(crate) fn measure(client: &Client, runs: usize) -> Table {
+pub(crate) fn measure(client: &Client, runs: usize) {
     let gpu = SimulatedGpu::with(INSTANT);
     let node = Node::start(&gpu);
     let slice = node.slice("measured", 50, 16 * GIB);
@@ -26,5 +26,4 @@ pub(crate) fn measure(client: &Client, runs: usize) -> Table {
         add(format!("cuMemAlloc and cuMemFree, {live} live"), &format!("pair {live}"), PAIR_AIM_NS);
     }
     add("cuMemGetInfo".to_owned(), "info", INFO_AIM_NS);
-    table
 }

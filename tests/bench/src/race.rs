@@ -11,7 +11,7 @@ const PIECES: [(&str, u64); 2] = [("256 KiB", 256 << 10), ("4 MiB", 4 << 20)];
 const MILLISECONDS: u32 = 3_000;
 
 /// Runs the races.
-pub(crate) fn measure(client: &Client) -> Table {
+pub(crate) fn measure(client: &Client) {
     let mut table = Table::new(&[
         "8 processes, cap 2 GiB",
         "allocations",
@@ -33,7 +33,7 @@ pub(crate) fn measure(client: &Client) -> Table {
         let by_device = gpu.machine().device_use(0).memory_peak_bytes;
         assert!(by_device > CAP_BYTES / 2, "the racers never came near the cap");
         let over = by_ledger.max(by_device).saturating_sub(CAP_BYTES);
-        table.row(vec![
+        table.row(&[
             format!("pieces of {name}"),
             format!("{granted:.0}"),
             format!("{} B", by_ledger.saturating_sub(CAP_BYTES)),
@@ -42,5 +42,4 @@ pub(crate) fn measure(client: &Client) -> Table {
             yes_or_no(over == 0),
         ]);
     }
-    table
 }

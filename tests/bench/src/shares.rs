@@ -21,7 +21,6 @@ mod self_pacing;
 mod stage;
 
 use crate::client::Client;
-use crate::table::Table;
 
 /// The extent of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +79,7 @@ impl Depth {
 }
 
 /// Measures one group.
-pub(crate) fn measure(case: Case, client: &Client, depth: Depth) -> Table {
+pub(crate) fn measure(case: Case, client: &Client, depth: Depth) {
     match case {
         Case::Capped => capped::measure(depth),
         Case::Inside => inside::measure(depth),

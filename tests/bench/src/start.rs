@@ -14,7 +14,7 @@ const PROCESSES: [usize; 2] = [1, 200];
 const RUNS_FACTOR: usize = 5;
 
 /// Measures the start of CUDA.
-pub(crate) fn measure(client: &Client, runs: usize) -> Table {
+pub(crate) fn measure(client: &Client, runs: usize) {
     let gpu = SimulatedGpu::with(INSTANT);
     let hold = HostProgram::linked(&gpu, "hold");
     let mut table = Table::of_costs("cuInit and first context, ms");
@@ -32,5 +32,4 @@ pub(crate) fn measure(client: &Client, runs: usize) -> Table {
         let plural = if processes == 1 { "" } else { "es" };
         table.cost(format!("{processes} process{plural} of the container"), compared, MS, AIM_MS);
     }
-    table
 }

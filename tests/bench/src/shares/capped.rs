@@ -3,7 +3,6 @@
 use crate::shares::judgement::{self, Wanted};
 use crate::shares::stage::{Stage, share};
 use crate::shares::{Depth, MS, US, duration};
-use crate::table::Table;
 
 const PERCENTS: [u32; 4] = [10, 30, 50, 80];
 const MIXED: &[u64] = &[50 * US, MS, 20 * MS];
@@ -21,7 +20,7 @@ struct Load {
 }
 
 /// Measures the loads one after the other.
-pub(super) fn measure(depth: Depth) -> Table {
+pub(super) fn measure(depth: Depth) {
     let mut table = judgement::table("alone under a cap");
     for load in loads(depth) {
         let stage = Stage::new();
@@ -35,7 +34,6 @@ pub(super) fn measure(depth: Depth) -> Table {
             0,
         );
     }
-    table
 }
 
 fn loads(depth: Depth) -> Vec<Load> {

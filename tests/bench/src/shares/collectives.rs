@@ -23,7 +23,7 @@ struct Progress {
 }
 
 /// Measures them one after the other.
-pub(super) fn measure(depth: Depth) -> Table {
+pub(super) fn measure(depth: Depth) {
     let mut table = Table::new(&[
         "kernels that wait for each other on 2 devices",
         "alone without Aliquot, rounds/s",
@@ -63,7 +63,7 @@ pub(super) fn measure(depth: Depth) -> Table {
         let slowest = together.iter().map(|progress| progress.rounds_per_second).fold(f64::INFINITY, f64::min);
         let pause_ms = together.iter().map(|progress| progress.longest_pause_ms).fold(0.0, f64::max);
         let rates: Vec<String> = together.iter().map(|progress| format!("{:.1}", progress.rounds_per_second)).collect();
-        table.row(vec![
+        table.row(&[
             format!("{containers} containers, {} after kernels of {}", duration(meeting_ns), duration(compute_ns)),
             format!("{alone:.1}"),
             rates.join(", "),
@@ -74,7 +74,6 @@ pub(super) fn measure(depth: Depth) -> Table {
             format!("{lost_ms:.0}"),
         ]);
     }
-    table
 }
 
 /// Lets the programs run for `window` after all have begun.

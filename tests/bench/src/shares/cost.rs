@@ -11,7 +11,7 @@ const ALONE_PERCENT: f64 = 99.5;
 const HALVES_PERCENT: f64 = 98.0;
 
 /// Measures both.
-pub(super) fn measure(depth: Depth) -> Table {
+pub(super) fn measure(depth: Depth) {
     let mut table =
         Table::new(&["throughput", "without the shim %", "with it %", "kept %", "aim", "met", "machine lost, ms"]);
     let (runs, window_ns) = if depth == Depth::Quick { (3, SECOND_NS) } else { (7, 2 * SECOND_NS) };
@@ -22,7 +22,6 @@ pub(super) fn measure(depth: Depth) -> Table {
     for kernel_ns in depth.of(vec![MS, 50 * US, 20 * MS], 1) {
         halves(&mut table, kernel_ns, depth);
     }
-    table
 }
 
 /// Device time of a container without a cap, with and without the shim alternately.
@@ -49,7 +48,7 @@ fn alone(table: &mut Table, kernel_ns: u64, sync: u32, runs: usize, window_ns: u
     let (bare, with) = (median(bare), median(with));
     let kept = with / bare * 100.0;
     let waits = if sync == 0 { "" } else { ", each waited for" };
-    table.row(vec![
+    table.row(&[
         format!("uncapped, alone, kernels of {}{waits}", duration(kernel_ns)),
         format!("{bare:.2}"),
         format!("{with:.2}"),
@@ -66,7 +65,7 @@ fn halves(table: &mut Table, kernel_ns: u64, depth: Depth) {
     let recording = stage.play(&tenants.each_ref(), depth.window_ns());
     let shares = [0, 1].map(|user| recording.share(user));
     let kept = shares[0].min(shares[1]) * 2.0;
-    table.row(vec![
+    table.row(&[
         format!("two halves, kernels of {}", duration(kernel_ns)),
         "perfect: 50 and 50".to_owned(),
         format!("{:.2} and {:.2}", shares[0], shares[1]),

@@ -17,7 +17,7 @@ const INTERVAL_NS: u64 = MS;
 const BURST_MS: u64 = 300;
 
 /// Measures them one after the other.
-pub(super) fn measure(depth: Depth) -> Table {
+pub(super) fn measure(depth: Depth) {
     let mut table = Table::new(&[
         "beside one that is always busy, limit 100 %",
         "device busy %",
@@ -42,7 +42,7 @@ pub(super) fn measure(depth: Depth) -> Table {
         let quanta: Vec<f64> = delays.iter().map(|&ns| ns / QUANTUM_MAX_NS as f64).collect();
         let worst = quantile(quanta.clone(), 1.0);
         let busy_percent = track.busy_percent();
-        table.row(vec![
+        table.row(&[
             format!(
                 "{percent} %, kernels of {} in bursts of {BURST_MS} ms, beside kernels of {}",
                 duration(kernel_ns),
@@ -57,7 +57,6 @@ pub(super) fn measure(depth: Depth) -> Table {
             format!("{:.0}", track.lost_ms),
         ]);
     }
-    table
 }
 
 /// A neighbour with a context that does nothing.
@@ -68,7 +67,7 @@ fn idle(table: &mut Table, depth: Depth) {
     let recording = stage.play(&[&busy], depth.window_ns());
     let percent = recording.total();
     let none = String::new;
-    table.row(vec![
+    table.row(&[
         "70 %, always idle".to_owned(),
         format!("{percent:.2}"),
         none(),

@@ -3,12 +3,11 @@
 use crate::shares::judgement::{self, Wanted};
 use crate::shares::stage::{Stage, share, with_room};
 use crate::shares::{Depth, MS, US};
-use crate::table::Table;
 
 const PERCENT: u32 = 50;
 
 /// Measures them one after the other.
-pub(super) fn measure(depth: Depth) -> Table {
+pub(super) fn measure(depth: Depth) {
     let mut table = judgement::table("under one cap");
     // Name, number of processes, arguments, and the duration of the longest kernel or graph.
     let cases = vec![
@@ -31,5 +30,4 @@ pub(super) fn measure(depth: Depth) -> Table {
         let wanted = Wanted { what: format!("{PERCENT} %, {name}"), percent, longest_ns: Some(longest_ns) };
         judgement::add(&mut table, wanted, &recording, 0);
     }
-    table
 }

@@ -46,7 +46,7 @@ pub(super) fn add(table: &mut Table, wanted: Wanted, recording: &Recording, user
         None => format!("±{WHOLE_POINTS}"),
         Some(points) => format!("±{WHOLE_POINTS}; a second ±{points:.1}"),
     };
-    table.row(vec![
+    table.row(&[
         what,
         format!("{percent}"),
         format!("{whole:.2}"),

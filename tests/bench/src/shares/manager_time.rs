@@ -15,7 +15,7 @@ const CONTAINERS_PER_DEVICE: u32 = 10;
 const AIM_PERCENT: f64 = 5.0;
 
 /// Measures with kernels of several lengths.
-pub(super) fn measure(depth: Depth) -> Table {
+pub(super) fn measure(depth: Depth) {
     let mut table = Table::new(&[
         "manager, 8 devices shared by 10 busy containers each",
         "CPU, % of a core",
@@ -51,7 +51,7 @@ pub(super) fn measure(depth: Depth) -> Table {
         let cpu_percent = (cpu_seconds(manager) - cpu_before) / seconds * 100.0;
         let busy_percent = (busy_ns() - busy_before) as f64 / 1e7 / seconds / DEVICES as f64;
         let each = cpu_percent / DEVICES as f64;
-        table.row(vec![
+        table.row(&[
             format!("kernels of {}", duration(kernel_ns)),
             format!("{cpu_percent:.1}"),
             format!("{each:.2}"),
@@ -61,5 +61,4 @@ pub(super) fn measure(depth: Depth) -> Table {
             format!("{:.0}", recording.lost_ms()),
         ]);
     }
-    table
 }

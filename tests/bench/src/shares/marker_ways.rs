@@ -14,7 +14,7 @@ const CAPPED_PERCENT: u32 = 99;
 const SHARE_PERCENT: u32 = 30;
 
 /// Measures both ways in turn.
-pub(super) fn measure(client: &Client, depth: Depth) -> Table {
+pub(super) fn measure(client: &Client, depth: Depth) {
     let mut table =
         Table::new(&["progress is seen by", "markers that the device writes", "events", "machine lost, ms"]);
     launches(&mut table, client, if depth == Depth::Quick { 3 } else { 9 });
@@ -23,14 +23,13 @@ pub(super) fn measure(client: &Client, depth: Depth) -> Table {
             let tenant = stage.tenant("capped", share(SHARE_PERCENT), 1, &format!("kernels={kernel_ns}"));
             stage.play(&[&tenant], depth.window_ns())
         });
-        table.row(vec![
+        table.row(&[
             format!("share, {SHARE_PERCENT} %, kernels of {}: points off", duration(kernel_ns)),
             format!("{:+.2}", ways[0].share(0) - f64::from(SHARE_PERCENT)),
             format!("{:+.2}", ways[1].share(0) - f64::from(SHARE_PERCENT)),
             format!("{:.0} and {:.0}", ways[0].lost_ms(), ways[1].lost_ms()),
         ]);
     }
-    table
 }
 
 /// The cost of a launch with budget left, and the part that the shim adds.
@@ -55,7 +54,7 @@ fn launches(table: &mut Table, client: &Client, runs: usize) {
         }
     }
     let [markers, events] = added.map(median);
-    table.row(vec![
+    table.row(&[
         format!("added to a launch, capped at {CAPPED_PERCENT} %, ns"),
         format!("{markers:.1}"),
         format!("{events:.1}"),

@@ -3,13 +3,12 @@
 use crate::shares::judgement::{self, Wanted};
 use crate::shares::stage::{Stage, Tenant, share};
 use crate::shares::{Depth, MS, US, duration};
-use crate::table::Table;
 
 /// The containers of a case: percent, and the length of the kernels.
 type Neighbours = Vec<(u32, u64)>;
 
 /// Measures them one case after the other.
-pub(super) fn measure(depth: Depth) -> Table {
+pub(super) fn measure(depth: Depth) {
     let mut table = judgement::table("always busy neighbours");
     let ten = [50 * US, 200 * US, MS, 5 * MS, 20 * MS];
     let cases: Vec<Neighbours> = vec![
@@ -42,5 +41,4 @@ pub(super) fn measure(depth: Depth) -> Table {
             );
         }
     }
-    table
 }

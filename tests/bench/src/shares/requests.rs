@@ -27,7 +27,7 @@ struct Scene {
 }
 
 /// Measures them one after the other.
-pub(super) fn measure(depth: Depth) -> Table {
+pub(super) fn measure(depth: Depth) {
     let mut table = Table::new(&[
         "requests of 1 ms beside kernels of 20 ms",
         "requests",
@@ -50,7 +50,6 @@ pub(super) fn measure(depth: Depth) -> Table {
     for scene in depth.of(scenes, 2) {
         scene.measure(&mut table, if depth == Depth::Quick { 100 } else { 500 });
     }
-    table
 }
 
 impl Scene {
@@ -79,7 +78,7 @@ impl Scene {
         let late = quantile(waits.clone(), 0.99);
         let later = if self.comes_later { ", which had the device for itself before" } else { "" };
         let pause_ms = (u64::from(self.mean_pause_us) * US + REQUEST_NS) / MS;
-        table.row(vec![
+        table.row(&[
             format!("{}, every {pause_ms} ms, {} batch{later}", self.class.0, self.batches),
             waits.len().to_string(),
             format!("{:.2}", median(waits.clone())),

@@ -16,7 +16,7 @@ const AIM_POINTS: f64 = 3.0;
 const PERCENTS: [u32; 2] = [60, 20];
 
 /// Measures changes in both directions.
-pub(super) fn measure(depth: Depth) -> Table {
+pub(super) fn measure(depth: Depth) {
     let stage = Stage::new();
     let tenant = stage.tenant("changing", share(PERCENTS[1]), 1, "kernels=1000000");
     tenant.begin();
@@ -42,7 +42,7 @@ pub(super) fn measure(depth: Depth) -> Table {
         Table::new(&["resize of a running container", "median", "worst", "times", "aim", "met", "machine lost, ms"]);
     let mut add = |what: &str, values: Vec<f64>, aim: f64| {
         let worst = quantile(values.clone(), 1.0);
-        table.row(vec![
+        table.row(&[
             what.to_owned(),
             format!("{:.2}", median(values)),
             format!("{worst:.2}"),
@@ -54,5 +54,4 @@ pub(super) fn measure(depth: Depth) -> Table {
     };
     add("until the answer, when all is in force, ms", answers_ms, AIM_MS);
     add("share of the second after the answer, points off", points, AIM_POINTS);
-    table
 }

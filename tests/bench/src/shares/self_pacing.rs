@@ -9,7 +9,7 @@ const PERCENT: u32 = 30;
 const POINTS_ABOVE: f64 = 1.0;
 
 /// Measures them one after the other.
-pub(super) fn measure(depth: Depth) -> Table {
+pub(super) fn measure(depth: Depth) {
     let mut table = Table::new(&[
         "without a manager",
         "cap %",
@@ -30,7 +30,7 @@ pub(super) fn measure(depth: Depth) -> Table {
         let forced = processes as f64 * kernel_ns as f64 * 100.0 / depth.window_ns() as f64;
         let most = cap + POINTS_ABOVE + forced;
         let plural = if processes == 1 { "process" } else { "processes" };
-        table.row(vec![
+        table.row(&[
             format!("{processes} {plural}, kernels of {}", duration(kernel_ns)),
             format!("{cap}"),
             format!("{whole:.2}"),
@@ -40,5 +40,4 @@ pub(super) fn measure(depth: Depth) -> Table {
             format!("{:.0}", recording.lost_ms()),
         ]);
     }
-    table
 }
