@@ -81,15 +81,17 @@ fn blocked(trial: &mut Trial, unit: &Unit, room: Unplaceable, reasons: &mut Vec<
     // What the nodes lack shows only with those members in place that find room.
     let before: Vec<ClaimId> = trial.in_order(unit).into_iter().take(placed).collect();
     let wanted = count(unit.claims.len());
-    let explain = |cluster: &Cluster, fitting: u32| room::no_room(cluster, &request, wanted, fitting, alike);
+    // The members behind it may find room, although it does not.
+    let fitting = trial.unbounded(|trial| trial.find_room(unit)).unwrap_or(placed).max(placed);
+    let explain = |cluster: &Cluster| room::no_room(cluster, &request, wanted, count(fitting), alike);
     let with_others = match before.is_empty() {
         true => None,
         false => {
             let part = Unit { claims: before, ..unit.clone() };
-            trial.unbounded(|trial| trial.placed(&part, |cluster| explain(cluster, count(placed)))).flatten()
+            trial.unbounded(|trial| trial.placed(&part, explain)).flatten()
         }
     };
-    let no_room = with_others.unwrap_or_else(|| explain(trial.cluster(), 0));
+    let no_room = with_others.unwrap_or_else(|| explain(trial.cluster()));
     let only_topology = matches!(room, Unplaceable::Topology { .. }) && matches!(no_room, Reason::NoRoom { .. });
     // If a node has room, only the topology is in the way: the node is not where the other members are.
     if !only_topology {

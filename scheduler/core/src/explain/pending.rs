@@ -24,7 +24,8 @@ impl Pending {
             Obstacle::RetriedAt(retry_at_ms) => return retried(cluster, self.group, retry_at_ms),
             Obstacle::Unplaceable(Unplaceable::Limit(exceeded)) => over_bound(cluster, &exceeded),
             Obstacle::Unplaceable(Unplaceable::NoRoom { placed, .. }) => Reason::NoRoom {
-                wanted,
+                // How many find room is known only of members that ask for the same, and were looked at.
+                wanted: unit.as_ref().filter(|unit| is_counted(cluster, unit)).map_or(1, |_| wanted),
                 fitting: u32::try_from(placed).unwrap_or(u32::MAX),
                 nodes: Vec::new(),
                 nearest: None,
@@ -37,6 +38,15 @@ impl Pending {
         let refused = self.refusal.zip(unit).and_then(|(refusal, unit)| refused(cluster, &unit, &refusal));
         refused.into_iter().chain([found]).min_by_key(Reason::tier).unwrap_or(Reason::SearchExhausted)
     }
+}
+
+/// Whether the search of a cycle ends with the number of a unit's members that find room: of others than the first that
+/// finds none it knows nothing, and nothing of those that this cycle has evicted.
+fn is_counted(cluster: &Cluster, unit: &Unit) -> bool {
+    let mut classes = unit.claims.iter().map(|claim| cluster.class_of(*claim));
+    let first = classes.next();
+    let is_evicted = |claim: &ClaimId| cluster.displaced(*claim).is_some_and(|of| of.at_ms == cluster.now_ms());
+    classes.all(|class| Some(class) == first) && !unit.claims.iter().any(is_evicted)
 }
 
 /// Why no claim makes way for a unit; `None` if there is no claim that could.

@@ -1,5 +1,7 @@
 //! A copy of the state, in which changes are tried.
 
+use std::collections::BTreeSet;
+
 use crate::decisions::gang::{FreeRoom, Unplaceable, demanding_first, place_unit};
 use crate::decisions::placement::{Engine, Policy};
 use crate::decisions::unit::Unit;
@@ -61,6 +63,26 @@ impl Trial {
         let mut statement = Statement::new(&mut self.cluster);
         place_unit(&mut statement, &mut self.engine, unit, &mut FreeRoom).ok()?;
         Some(look(statement.cluster()))
+    }
+
+    /// How many of a unit's members find room one after another, if those that find none are left out.
+    pub(crate) fn find_room(&mut self, unit: &Unit) -> usize {
+        let members = self.in_order(unit);
+        let mut statement = Statement::new(&mut self.cluster);
+        let (mut placed, mut without) = (0, BTreeSet::new());
+        for claim in members {
+            // Where one has found no room, another one like it does not.
+            let class = statement.cluster().class_of(claim);
+            if without.contains(&class) {
+                continue;
+            }
+            let member = Unit { claims: vec![claim], ..unit.clone() };
+            match place_unit(&mut statement, &mut self.engine, &member, &mut FreeRoom) {
+                Ok(()) => placed += 1,
+                Err(_) => _ = without.insert(class),
+            }
+        }
+        placed
     }
 
     /// The result of `find` without the bounds of the group's queue and of the queues above it.

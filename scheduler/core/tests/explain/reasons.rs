@@ -252,6 +252,49 @@ fn a_gang_is_told_how_many_of_its_members_find_room() {
     assert!(matches!(known, Reason::NoRoom { wanted: 4, fitting: 3, nearest: None, .. }), "{known:?}");
 }
 
+/// The members that ask for most are placed first. The others find room without them.
+#[test]
+fn members_behind_one_without_room_are_counted() {
+    let mut setting = Setting::with_nodes(1, 2);
+    setting.add("runs", whole(1));
+    setting.cycle();
+    let gang = PodGroup { name: "gang".into(), min_members: 3, ..PodGroup::default() };
+    let (_, members) = setting.add_group(gang, 2, &whole(1));
+    setting.add_claim(Claim {
+        name: "large".into(),
+        pod_group: Some("gang".into()),
+        request: whole(2),
+        ..Claim::default()
+    });
+    let plan = setting.cycle();
+    let (reason, text) = setting.reason(members[0]);
+    assert!(matches!(reason, Reason::NoRoom { wanted: 3, fitting: 1, .. }), "{reason:?}");
+    assert!(text.starts_with("1 of 3 members that must be placed together find room; for the next no node"), "{text}");
+    let smaller = "let 1 member of the pod group start together instead of 3".to_owned();
+    let suggested = setting.suggestions(members[0]);
+    assert!(suggested.contains(&smaller), "{suggested:?}");
+    // A cycle does not look at them.
+    assert_eq!(plan.pending[0].reason(&setting.cluster).to_string(), "no node has room now");
+}
+
+/// Nothing was sought yet for a gang that the cycle has evicted.
+#[test]
+fn a_gang_that_was_just_evicted_is_not_counted() {
+    let mut setting = Setting::with_nodes(1, 3);
+    let gang = PodGroup { name: "gang".into(), min_members: 3, preemptible: true, ..PodGroup::default() };
+    setting.add_group(gang, 3, &whole(1));
+    setting.cycle();
+    let urgent = Claim { name: "urgent".into(), request: whole(1), priority: 90, ..Claim::default() };
+    setting.add_claim(urgent);
+    let plan = setting.cycle();
+    assert_eq!(plan.pending.len(), 1, "{plan:?}");
+    assert_eq!(plan.pending[0].reason(&setting.cluster).to_string(), "no node has room now");
+    setting.cluster.apply(Event::TimeAdvanced(1)).expect("time goes on");
+    let plan = setting.cycle();
+    let known = plan.pending[0].reason(&setting.cluster);
+    assert!(matches!(known, Reason::NoRoom { wanted: 3, fitting: 2, .. }), "{known:?}");
+}
+
 #[test]
 fn constraints_that_no_node_meets_are_counted_one_by_one() {
     let mut setting = Setting::with_nodes(3, 1);
