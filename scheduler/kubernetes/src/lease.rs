@@ -1,4 +1,8 @@
 //! The election of a leader: the replica that holds the Lease leads.
+//!
+//! If somebody deletes the Lease, its holder makes it again and leads on. Until then others find none, as on a cluster
+//! where nobody has led yet. A second Lease tells them apart: every leader sees to it that it is there, and nobody holds
+//! it. Where it is, whoever finds no Lease waits until each holder has made it again or leads no more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +19,9 @@ use tracing::{info, warn};
 
 use crate::serve::Config;
 use crate::telemetry::{Status, Written};
+
+/// The Lease that says that a replica has led here. Whoever makes it is the first one.
+const HAS_LED: &str = "aliquot-scheduler-has-led";
 
 /// The annotation of the Lease that says where kube-scheduler reaches the leader's extender.
 const EXTENDER: &str = "aliquot.dev/extender";
@@ -67,6 +74,16 @@ struct Seen {
     is_deleted: bool,
 }
 
+/// What became of this replica's lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Renewal {
+    Renewed,
+    /// It had been deleted.
+    MadeAgain,
+    /// Another replica has it.
+    Lost,
+}
+
 impl Candidate {
     pub(crate) fn new(client: Client, config: &Config, status: Arc<Status>) -> Candidate {
         let (identity, extender_url) = (config.identity.clone(), config.extender_url.clone());
@@ -113,8 +130,11 @@ impl Candidate {
             if seen.resource_version.is_some() {
                 *seen = Seen { resource_version: None, at: Instant::now(), is_deleted: true };
             }
-            // Its holder may write until it is over, and makes it again before that. Only a replica that starts
-            // meanwhile does not know.
+            if !seen.is_deleted && !self.is_first().await? {
+                info!("there is no lease, but a replica has led before; waiting until it leads no more");
+                *seen = Seen { resource_version: None, at: Instant::now(), is_deleted: true };
+            }
+            // Its holder may write until it is over, and makes it again before that.
             if seen.is_deleted && seen.at.elapsed() < LEASE {
                 return Ok(Err(String::new()));
             }
@@ -137,6 +157,16 @@ impl Candidate {
         self.say_where(&mut metadata);
         let lease = Lease { metadata, spec: Some(self.held(term)) };
         taken(self.leases.replace(NAME, &PostParams::default(), &lease).await, term)
+    }
+
+    /// Notes that a replica has led or is about to. Whether none has before.
+    async fn is_first(&self) -> kube::Result<bool> {
+        let metadata = ObjectMeta { name: Some(HAS_LED.into()), ..ObjectMeta::default() };
+        match self.leases.create(&PostParams::default(), &Lease { metadata, spec: None }).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_conflict(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     async fn create(&self, term: i32) -> kube::Result<Lease> {
@@ -167,6 +197,7 @@ impl Candidate {
 
     /// Renews the lease until that is not possible any more, and says why.
     pub(crate) async fn renew(&self, term: u64, fence: &Fence) -> String {
+        let mut is_noted = false;
         loop {
             sleep(RETRY).await;
             let Some(left) = fence.left() else { return "it was not renewed in time".into() };
@@ -176,30 +207,33 @@ impl Candidate {
             };
             self.note(&renewed);
             match renewed {
-                Ok(true) => *fence.until.lock() = asked + LEASE,
-                Ok(false) => return "another replica has taken it".into(),
+                Ok(Renewal::Lost) => return "another replica has taken it".into(),
+                Ok(renewal) => {
+                    *fence.until.lock() = asked + LEASE;
+                    // Whoever deletes the lease may delete all.
+                    is_noted &= renewal == Renewal::Renewed;
+                    is_noted = is_noted || matches!(timeout(RETRY, self.is_first()).await, Ok(Ok(_)));
+                }
                 Err(error) => warn!(error = message(&error), "cannot renew the lease"),
             }
         }
     }
 
-    /// Whether the lease is still this replica's, and renewed. One that was deleted is made again.
-    async fn renew_once(&self, term: u64) -> kube::Result<bool> {
+    async fn renew_once(&self, term: u64) -> kube::Result<Renewal> {
         let Some(mut lease) = self.leases.get_opt(NAME).await? else {
             warn!(term, "the lease was deleted; making it again");
             return match self.create(i32::try_from(term).unwrap_or(i32::MAX)).await {
                 // Another replica was faster.
-                Err(error) if is_conflict(&error) => Ok(false),
-                other => other.map(|_| true),
+                Err(error) if is_conflict(&error) => Ok(Renewal::Lost),
+                other => other.map(|_| Renewal::MadeAgain),
             };
         };
-        let Some(spec) = lease.spec.as_mut().filter(|spec| self.is_ours(spec, term)) else { return Ok(false) };
+        let Some(spec) = lease.spec.as_mut().filter(|spec| self.is_ours(spec, term)) else {
+            return Ok(Renewal::Lost);
+        };
         spec.renew_time = Some(MicroTime(Timestamp::now()));
-        match self.leases.replace(NAME, &PostParams::default(), &lease).await {
-            // Another replica was faster. The next try sees its lease.
-            Err(error) if is_conflict(&error) => Err(error),
-            other => other.map(|_| true),
-        }
+        // If another replica was faster, the next try sees its lease.
+        self.leases.replace(NAME, &PostParams::default(), &lease).await.map(|_| Renewal::Renewed)
     }
 
     fn is_ours(&self, spec: &LeaseSpec, term: u64) -> bool {

@@ -19,9 +19,11 @@ impl Random {
     }
 }
 
-/// The one Lease, and how slow the API server is.
+/// The Leases, and how slow the API server is.
 struct Server {
     lease: Option<Value>,
+    /// Whether there is the Lease that says that a replica has led.
+    has_led: bool,
     version: u64,
     random: Random,
     /// The longest time of a request to the server, and of an answer back.
@@ -33,7 +35,7 @@ struct Server {
 type Shared = Arc<Mutex<Server>>;
 
 fn server(seed: u64, slowness_ms: u64, lost_of: u64) -> Shared {
-    Arc::new(Mutex::new(Server { lease: None, version: 0, random: Random(seed), slowness_ms, lost_of }))
+    Arc::new(Mutex::new(Server { lease: None, has_led: false, version: 0, random: Random(seed), slowness_ms, lost_of }))
 }
 
 async fn answer(server: Shared, call: Call) -> (u16, Value) {
@@ -59,6 +61,13 @@ async fn answer(server: Shared, call: Call) -> (u16, Value) {
 
 impl Server {
     fn carry_out(&mut self, call: &Call) -> (u16, Value) {
+        if call.body["metadata"]["name"] == HAS_LED {
+            assert_eq!(call.method, "POST", "it is never changed");
+            return match std::mem::replace(&mut self.has_led, true) {
+                true => failure(409, "AlreadyExists"),
+                false => (201, call.body.clone()),
+            };
+        }
         match (call.method.as_str(), &self.lease) {
             ("GET", Some(lease)) => return (200, lease.clone()),
             ("GET" | "PUT", None) => return failure(404, "NotFound"),
@@ -202,6 +211,51 @@ async fn a_leader_whose_lease_is_deleted_leads_on() {
         let holder =
             |lease: &Value| (lease["spec"]["holderIdentity"].clone(), lease["spec"]["leaseTransitions"].clone());
         assert_eq!(server.lock().lease.as_ref().map(holder), Some(("first".into(), term.into())), "{seed}");
+    }
+}
+
+/// The others start when the lease is just deleted, and have never seen it.
+#[tokio::test(start_paused = true)]
+async fn who_starts_without_a_lease_waits_for_its_holder() {
+    for seed in 0..100 {
+        let server = server(seed, 200, 0);
+        let first = candidate(&server, "first");
+        let (term, fence) = first.lead().await;
+        let others = async {
+            for number in 0..5 {
+                let pause = Duration::from_millis(server.lock().random.below(10_000));
+                sleep(pause).await;
+                server.lock().lease = None;
+                let starts = candidate(&server, &format!("other-{number}"));
+                assert!(timeout(2 * LEASE, starts.lead()).await.is_err(), "{seed}: it leads, too");
+                // Somebody deletes all leases while nobody starts.
+                {
+                    let mut server = server.lock();
+                    (server.lease, server.has_led) = (None, false);
+                }
+                sleep(LEASE).await;
+            }
+        };
+        tokio::select! {
+            () = others => {}
+            why = first.renew(term, &fence) => panic!("{seed}: {why}"),
+        }
+    }
+}
+
+/// Where no replica has led, nobody waits. Of two that start at once each can be the first.
+#[tokio::test(start_paused = true)]
+async fn the_first_start_is_not_delayed() {
+    for seed in 0..100 {
+        let server = server(seed, 200, 0);
+        let (first, second) = (candidate(&server, "first"), candidate(&server, "second"));
+        let began = Instant::now();
+        tokio::select! {
+            _ = first.lead() => {}
+            _ = second.lead() => {}
+        }
+        assert!(began.elapsed() < RETRY, "{seed}: {:?}", began.elapsed());
+        assert!(server.lock().has_led);
     }
 }
 

@@ -102,6 +102,34 @@ fn one_of_two_replicas_leads() {
 }
 
 #[test]
+fn a_replica_that_finds_no_lease_lets_its_holder_lead_on() {
+    let mut cluster = Cluster::start();
+    cluster.node("n", 1);
+    let first = cluster.scheduler();
+    cluster.pod("a", 50, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    let leads = |of: &Scheduler| of.metric("leader") == Some(1.0);
+    let holder = |cluster: &Cluster| {
+        let lease = cluster.objects.list(&LEASES).into_iter().find(|of| of["metadata"]["name"] == "aliquot-scheduler");
+        lease.and_then(|lease| lease["spec"]["holderIdentity"].as_str().map(str::to_owned))
+    };
+    let is_noted = |cluster: &Cluster| {
+        cluster.objects.list(&LEASES).iter().any(|lease| lease["metadata"]["name"] == "aliquot-scheduler-has-led")
+    };
+    cluster.wait_until("it is noted that a replica has led", is_noted);
+    cluster.objects.delete(&LEASES, "aliquot-system", "aliquot-scheduler");
+    // Just before the holder finds out.
+    let second = cluster.scheduler();
+    cluster.wait_until("the lease is made again", |cluster| {
+        assert!(!leads(&second), "it leads, too");
+        holder(cluster) == Some(cluster.identity(1))
+    });
+    cluster.pod("b", 50, json!({}));
+    cluster.wait_until_bound(&["a", "b"]);
+    assert!(leads(&first) && !leads(&second));
+}
+
+#[test]
 fn a_leader_without_an_api_server_ends() {
     let (cluster, mut scheduler) = Cluster::with_one_gpu_and_faults();
     cluster.pod("a", 50, json!({}));
