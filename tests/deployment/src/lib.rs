@@ -1,6 +1,7 @@
 //! The files below `deploy/`, as tests read them.
 
 pub mod kube_scheduler;
+pub mod pod_monitor;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,6 +73,7 @@ impl Object {
                     (kube_scheduler::API_VERSION, kube_scheduler::KIND) => {
                         self.ignored_by::<kube_scheduler::KubeSchedulerConfiguration>()
                     }
+                    (pod_monitor::API_VERSION, pod_monitor::KIND) => self.ignored_by::<pod_monitor::PodMonitor>(),
                     _ => panic!("{}: no test knows {api} {}", self.file.display(), self.kind()),
                 }
             };

@@ -1,9 +1,10 @@
 //! The manifests below `deploy/kubernetes`: Kubernetes understands all of them, and they agree with each other and with
 //! everything else that is shipped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use aliquot_deployment::pod_monitor::PodMonitor;
 use aliquot_deployment::{directory, documents, files, object, objects, repository};
 use aliquot_manager::config::{Config, Settings};
 use k8s_openapi::Resource as _;
@@ -358,4 +359,26 @@ fn a_privileged_manager_needs_no_runtime_class_also_where_there_was_one() {
     assert_eq!(spec.get("runtimeClassName"), None);
     let expected = serde_json::json!({"privileged": true, "readOnlyRootFilesystem": true});
     assert_eq!(spec["containers"][0]["securityContext"], expected);
+}
+
+#[test]
+fn each_pod_monitor_names_a_port_of_the_pods_of_its_own_name() {
+    let manager = object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().template;
+    let scheduler = object::<Deployment>("scheduler", "aliquot-scheduler").spec.unwrap().template;
+    let mut pods = BTreeMap::from([("aliquot-manager", manager), ("aliquot-scheduler", scheduler)]);
+    for object in objects("components/monitoring") {
+        let monitor: PodMonitor = object.read();
+        let pod = pods.remove(object.name()).unwrap();
+        assert_eq!(monitor.metadata.namespace.as_deref(), Some("aliquot-system"));
+        let labels = pod.metadata.unwrap().labels.unwrap();
+        let selected = monitor.spec.selector.match_labels.unwrap();
+        assert!(!selected.is_empty());
+        assert!(selected.iter().all(|(key, value)| labels.get(key) == Some(value)), "{selected:?}");
+        let containers = pod.spec.unwrap().containers;
+        let ports: Vec<_> = containers.into_iter().flat_map(|container| container.ports.unwrap_or_default()).collect();
+        for endpoint in monitor.spec.pod_metrics_endpoints {
+            assert!(ports.iter().any(|port| port.name.as_ref() == Some(&endpoint.port)), "{}", endpoint.port);
+        }
+    }
+    assert!(pods.is_empty(), "without a monitor: {:?}", pods.keys());
 }
