@@ -263,6 +263,7 @@ impl Mirror {
             }
             // Another pod may have its turn now, for which others wait.
             to_tell = self.take_turned();
+            to_tell.extend(self.take_turned_for_volumes());
         }
         looks
     }

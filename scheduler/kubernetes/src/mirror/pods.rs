@@ -278,7 +278,16 @@ impl Mirror {
     fn tell_waiting(&mut self, uid: &str) {
         self.learn_drivers(uid);
         let Some(known) = self.pods.get(uid) else { return };
-        match known.facts.check_undecided().and_then(|()| self.request_of(&known.facts)) {
+        let takes_turns = self.uses_volume_for_one_pod(&known.facts);
+        let before = (known.claim.is_some(), known.problem.clone());
+        let found = known.facts.check_undecided().and_then(|()| self.request_of(&known.facts));
+        if takes_turns && before != (found.is_ok(), found.as_ref().err().cloned()) {
+            let facts = known.facts.clone();
+            self.turns_for_volumes_changed(&facts);
+            // The claim of the pod whose turn it is no more ends at the same moment.
+            self.happens_together();
+        }
+        match found {
             Ok((request, means)) => self.tell_claim(uid, request, means),
             Err(problem) => {
                 self.end_claim(uid);
@@ -289,14 +298,24 @@ impl Mirror {
         }
     }
 
+    /// Whether a pod could have what it asks for if those before it left it the volumes that one pod at a time may have.
+    pub(super) fn could_have_its_turn(&self, facts: &PodFacts) -> bool {
+        facts.check_undecided().is_ok() && self.request_in(facts, false).is_ok()
+    }
+
     pub(super) fn request_of(&self, facts: &PodFacts) -> Result<(Request, Means), String> {
+        self.request_in(facts, true)
+    }
+
+    /// What a pod asks for. `in_turn`: it must be its turn to have its volumes.
+    fn request_in(&self, facts: &PodFacts, in_turn: bool) -> Result<(Request, Means), String> {
         self.gang_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
         let mut amounts = self.amounts_of(facts)?;
         let mut constraints = placement::constraints(&facts.spec, &self.taints)?;
         let declare = placement::declare(&facts.needed_features);
         constraints.node_terms = placement::both(constraints.node_terms, &declare);
-        let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
+        let volume_claims = self.constrain_by_volumes(facts, &mut constraints, in_turn)?;
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
         self.constrain_by_elastic_gpus(facts, &mut constraints)?;
         amounts.counted.extend(claimed.place.iter().map(|place| (place.clone(), 1)));

@@ -33,6 +33,8 @@ pub(super) struct Volumes {
     classes: BTreeMap<String, ClassFacts>,
     volumes: BTreeMap<String, VolumeFacts>,
     has_changed: bool,
+    /// The UIDs of pods that may have their turn now, or have it no more.
+    turned: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,52 +179,92 @@ impl Mirror {
 
     /// A pod has changed: others may have a claim now that one pod at a time may have.
     pub(super) fn users_of_volumes_changed(&mut self, facts: &PodFacts) {
-        let names = claims_of(facts).map(|name| (facts.namespace.clone(), name));
-        let for_one = names.filter(|name| self.volumes.claims.get(name).is_some_and(|claim| claim.is_for_one_pod));
-        let users = for_one.filter_map(|name| self.volumes.users.get(&name)).flatten();
-        let waits = |uid: &&String| self.pods.get(*uid).is_some_and(|pod| pod.facts.node.is_none());
-        self.changed_pods.extend(users.filter(waits).filter(|uid| **uid != facts.uid).cloned());
+        let users = self.others_that_wait_for_volumes_of(facts);
+        self.changed_pods.extend(users);
     }
 
-    /// Checks that no other pod has a claim, or is to have it first: those that wait for it come one after the other.
+    /// A pod that waits has another problem than before, or none: this can change whose turn it is.
+    pub(super) fn turns_for_volumes_changed(&mut self, facts: &PodFacts) {
+        let users = self.others_that_wait_for_volumes_of(facts);
+        self.volumes.turned.extend(users);
+    }
+
+    /// The pods whose turn may have changed since this was asked last.
+    pub(super) fn take_turned_for_volumes(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.volumes.turned)
+    }
+
+    /// The claims of a pod that one pod at a time may have.
+    fn claims_for_one_pod(&self, facts: &PodFacts) -> impl Iterator<Item = Name> {
+        let names = claims_of(facts).map(|name| (facts.namespace.clone(), name));
+        names.filter(|name| self.volumes.claims.get(name).is_some_and(|claim| claim.is_for_one_pod))
+    }
+
+    pub(super) fn uses_volume_for_one_pod(&self, facts: &PodFacts) -> bool {
+        self.claims_for_one_pod(facts).next().is_some()
+    }
+
+    fn others_that_wait_for_volumes_of(&self, facts: &PodFacts) -> BTreeSet<String> {
+        let waits = |uid: &&String| self.pods.get(*uid).is_some_and(|pod| pod.facts.node.is_none());
+        let users = |name: Name| self.volumes.users_of(&name).filter(waits).cloned().collect::<Vec<_>>();
+        self.claims_for_one_pod(facts).flat_map(users).filter(|uid| *uid != facts.uid).collect()
+    }
+
+    /// The other pods that name a claim.
+    fn other_users(&self, facts: &PodFacts, name: &Name) -> impl Iterator<Item = &KnownPod> {
+        let users = self.volumes.users_of(name);
+        let others = users.filter(move |uid| **uid != facts.uid).filter_map(move |uid| self.pods.get(uid));
+        others.filter(|pod| !pod.is_gone && !pod.facts.has_ended)
+    }
+
+    /// Checks that no other pod has a claim of a pod. If it is `in_turn`, also that none is to have it first: those that
+    /// wait for it come one after the other, but nobody waits for a pod that something else keeps from being scheduled.
     ///
     /// # Errors
     /// Which pod has it.
-    fn check_has_no_user(&self, facts: &PodFacts, name: &str) -> Result<(), String> {
-        let users = self.volumes.users.get(&(facts.namespace.clone(), name.to_owned())).into_iter().flatten();
-        let others = users.filter(|uid| **uid != facts.uid).filter_map(|uid| self.pods.get(uid));
-        let others = || others.clone().filter(|pod| !pod.is_gone && !pod.facts.has_ended);
-        let has_it = |pod: &&KnownPod| pod.facts.node.is_some() || pod.instance.is_some();
-        let turn = |of: &PodFacts| (of.created_ms, of.uid.clone());
-        let is_to_have_it = |pod: &&KnownPod| {
-            let waits = pod.facts.scheduler == self.own_name && !pod.facts.is_leaving && !pod.facts.is_gated;
-            waits && turn(&pod.facts) < turn(facts)
+    fn check_has_no_user(&self, facts: &PodFacts, in_turn: bool) -> Result<(), String> {
+        let refused = |name: &Name, pod: &KnownPod, what: &str| {
+            let (name, pod) = (&name.1, pod.facts.full_name());
+            Err(format!(
+                "one pod at a time may have the PersistentVolumeClaim {name:?} ({FOR_ONE_POD}), and pod {pod} {what}"
+            ))
         };
-        let holder = others().find(has_it).map(|pod| (pod, "has it"));
-        let first = || others().filter(is_to_have_it).min_by_key(|pod| turn(&pod.facts));
-        match holder.or_else(|| first().map(|pod| (pod, "is to have it first"))) {
-            None => Ok(()),
-            Some((pod, what)) => Err(format!(
-                "one pod at a time may have the PersistentVolumeClaim {name:?} ({FOR_ONE_POD}), and pod {} {what}",
-                pod.facts.full_name()
-            )),
+        let has_it = |pod: &&KnownPod| pod.facts.node.is_some() || pod.instance.is_some();
+        for name in self.claims_for_one_pod(facts) {
+            if let Some(pod) = self.other_users(facts, &name).find(has_it) {
+                return refused(&name, pod, "has it");
+            }
         }
+        if !in_turn {
+            return Ok(());
+        }
+        let turn = |of: &PodFacts| (of.created_ms, of.uid.clone());
+        for name in self.claims_for_one_pod(facts) {
+            let waits =
+                |pod: &&KnownPod| pod.facts.scheduler == self.own_name && !pod.facts.is_leaving && !pod.facts.is_gated;
+            let mut before: Vec<&KnownPod> =
+                self.other_users(facts, &name).filter(waits).filter(|pod| turn(&pod.facts) < turn(facts)).collect();
+            before.sort_unstable_by_key(|pod| turn(&pod.facts));
+            if let Some(first) = before.into_iter().find(|pod| self.could_have_its_turn(&pod.facts)) {
+                return refused(&name, first, "is to have it first");
+            }
+        }
+        Ok(())
     }
 
-    /// Limits a pod to the nodes that can mount its volumes. Returns the claims for which volumes are to be made once a
+    /// Limits a pod to the nodes that can mount its volumes. `in_turn`: it must be its turn to have them. Returns the claims for which volumes are to be made once a
     /// node is chosen.
     pub(super) fn constrain_by_volumes(
         &self,
         facts: &PodFacts,
         constraints: &mut Constraints,
+        in_turn: bool,
     ) -> Result<Vec<String>, String> {
+        self.check_has_no_user(facts, in_turn)?;
         let mut to_make = Vec::new();
         for name in claims_of(facts) {
             let claim = self.volumes.claims.get(&(facts.namespace.clone(), name.clone()));
             let claim = claim.ok_or_else(|| format!("there is no PersistentVolumeClaim {name:?}"))?;
-            if claim.is_for_one_pod {
-                self.check_has_no_user(facts, &name)?;
-            }
             let terms = match &claim.volume {
                 Some(volume) => self.volumes.terms(volume)?,
                 None => {

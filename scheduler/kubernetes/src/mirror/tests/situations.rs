@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use aliquot_dialects::{DECISION, GENERATION};
 use aliquot_scheduler_engine::{Amounts, Command, Order};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::Write;
 use super::{World, typed};
 use crate::queue::{QueueDefinition, QueueResource, QueueResources};
 
-fn with_priority(priority: i32) -> serde_json::Value {
+fn with_priority(priority: i32) -> Value {
     json!({"spec": {"priority": priority}})
 }
 
@@ -415,6 +415,79 @@ fn one_pod_at_a_time_has_a_volume_for_one_pod() {
     world.delete("a");
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["b", "other"], "{:?}", world.log);
+}
+
+/// Volumes that one pod at a time may have.
+fn volumes_for_one_pod(world: &mut World, names: &[&str]) {
+    for name in names {
+        let claim = json!({
+            "metadata": {"namespace": "default", "name": name},
+            "spec": {"volumeName": name, "accessModes": ["ReadWriteOncePod"]}, "status": {"phase": "Bound"},
+        });
+        world.mirror.volume_claim(super::typed(&claim));
+        world.mirror.volume(super::typed(&json!({"metadata": {"name": name}, "spec": {}})));
+    }
+}
+
+/// A specification with these volumes.
+fn with_volumes(names: &[&str]) -> Value {
+    let volume = |name: &&str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+    json!({"spec": {"volumes": names.iter().map(volume).collect::<Value>()}})
+}
+
+/// A pod of another scheduler has a volume.
+fn taken(world: &mut World, name: &str) {
+    let mut pod = with_volumes(&[name]);
+    json_patch::merge(&mut pod, &json!({"spec": {"schedulerName": "default-scheduler", "nodeName": "n"}}));
+    world.pod("other", 0, pod);
+}
+
+#[test]
+fn who_cannot_have_a_volume_keeps_nobody_from_it() {
+    let mut world = World::new();
+    world.node("n", 2);
+    volumes_for_one_pod(&mut world, &["data", "taken"]);
+    taken(&mut world, "taken");
+    // The oldest one waits for another volume, too, and the next one is not supported.
+    world.pod("a", 50, with_volumes(&["data", "taken"]));
+    let mut of_nobody = with_volumes(&["data"]);
+    of_nobody["metadata"] = json!({"annotations": {"scheduling.k8s.io/group-name": "nobody"}});
+    world.pod("b", 50, of_nobody);
+    world.pod("c", 50, with_volumes(&["data"]));
+    world.pod("d", 50, with_volumes(&["data"]));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["c", "other"], "{}", world.why_waiting("c"));
+    assert!(world.why_waiting("a").contains(" has it"), "{}", world.why_waiting("a"));
+    assert!(world.why_waiting("d").contains("pod default/c has it"), "{}", world.why_waiting("d"));
+    // The oldest one has its turn as soon as it can.
+    world.delete("other");
+    world.delete("c");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "{:?}", world.log);
+    assert!(world.why_waiting("d").contains("pod default/a has it"), "{}", world.why_waiting("d"));
+}
+
+#[test]
+fn an_older_pod_has_its_turn_until_a_volume_is_used() {
+    let mut world = World::new();
+    world.node("n", 1);
+    volumes_for_one_pod(&mut world, &["data", "taken"]);
+    taken(&mut world, "taken");
+    world.pod("a", 50, with_volumes(&["data", "taken"]));
+    world.pod("runs", 100, json!({}));
+    world.pod("b", 50, with_volumes(&["data"]));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["other", "runs"], "{:?}", world.log);
+    assert!(world.why_waiting("b").contains("no node has room"), "{}", world.why_waiting("b"));
+    // The younger one waits for room when nothing else keeps the older one any more.
+    world.delete("other");
+    world.reconcile();
+    assert!(world.why_waiting("a").contains("no node has room"), "{}", world.why_waiting("a"));
+    let why = world.why_waiting("b");
+    assert!(why.contains("pod default/a is to have it first"), "{why}");
+    world.delete("runs");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "{:?}", world.log);
 }
 
 #[test]
