@@ -235,6 +235,9 @@ pub struct WhatIfAnswer {
     pub reasons: Vec<Reason>,
     /// Single changes, each of which would let them start, the smallest first.
     pub changes: Vec<String>,
+    /// The manifest with what the webhook fills in; `None`: there is no webhook.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Value>,
 }
 
 /// The place where a pod would start.

@@ -91,56 +91,74 @@ pub(crate) struct Verdict {
     pub(crate) notes: Vec<String>,
 }
 
-/// Adds to a pod what the limit ranges of its namespace add, and says whether so many of them may be made.
-pub(crate) async fn admit(cluster: &Cluster, pod: &mut Value, count: u32) -> kube::Result<Verdict> {
-    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
-    let ranges: Api<LimitRange> = Api::namespaced(cluster.client.clone(), &namespace);
-    let quotas: Api<ResourceQuota> = Api::namespaced(cluster.client.clone(), &namespace);
-    let ranges = ranges.list(&ListParams::default()).await?.items;
-    let quotas = quotas.list(&ListParams::default()).await?.items;
-    Ok(verdict(&ranges, &quotas, pod, count))
+/// What a namespace says about its pods.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    ranges: Vec<LimitRange>,
+    quotas: Vec<ResourceQuota>,
 }
 
-fn verdict(ranges: &[LimitRange], quotas: &[ResourceQuota], pod: &mut Value, count: u32) -> Verdict {
-    let mut verdict = Verdict::default();
-    fill_requests(pod);
-    let limits = |range: &LimitRange| range.spec.clone().map(|spec| spec.limits).unwrap_or_default();
-    let items = ranges.iter().flat_map(|range| limits(range).into_iter().map(|item| (range.name_any(), item)));
-    let items: Vec<(String, LimitRangeItem)> = items.collect();
-    for (_, item) in items.iter().filter(|(_, item)| item.type_ == "Container") {
-        fill(pod, item);
+impl Rules {
+    /// Reads those for a pod.
+    pub(crate) async fn of_namespace(cluster: &Cluster, pod: &Value) -> kube::Result<Rules> {
+        let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+        let ranges: Api<LimitRange> = Api::namespaced(cluster.client.clone(), namespace);
+        let quotas: Api<ResourceQuota> = Api::namespaced(cluster.client.clone(), namespace);
+        let ranges = ranges.list(&ListParams::default()).await?.items;
+        let quotas = quotas.list(&ListParams::default()).await?.items;
+        Ok(Rules { ranges, quotas })
     }
-    for (name, item) in &items {
-        match item.type_.as_str() {
-            "Container" => {
-                for container in containers(pod) {
-                    let of = format!("container {}", container["name"]);
-                    let asked = |kind: &str, resource: &str| amount_of(&container["resources"], kind, resource);
-                    verdict.refused.extend(refusals(&of, asked, name, item));
+
+    /// The items of limit ranges, each with the range's name.
+    fn items(&self) -> impl Iterator<Item = (String, &LimitRangeItem)> {
+        self.ranges.iter().flat_map(|range| {
+            let items = range.spec.iter().flat_map(|spec| &spec.limits);
+            items.map(|item| (range.name_any(), item))
+        })
+    }
+
+    /// Adds to a pod what the limit ranges add.
+    pub(crate) fn fill(&self, pod: &mut Value) {
+        fill_requests(pod);
+        self.items().filter(|(_, item)| item.type_ == "Container").for_each(|(_, item)| fill(pod, item));
+    }
+
+    /// Whether so many of a pod may be made that has everything that is filled in.
+    pub(crate) fn verdict(&self, pod: &Value, count: u32) -> Verdict {
+        let mut verdict = Verdict::default();
+        for (range, item) in self.items() {
+            match item.type_.as_str() {
+                "Container" => {
+                    for container in containers(pod) {
+                        let of = format!("container {}", container["name"]);
+                        let asked = |kind: &str, resource: &str| amount_of(&container["resources"], kind, resource);
+                        verdict.refused.extend(refusals(&of, asked, &range, item));
+                    }
                 }
+                "Pod" => {
+                    let asked = |kind: &str, resource: &str| sum(pod, kind, resource);
+                    verdict.refused.extend(refusals("each pod", asked, &range, item));
+                }
+                _ => continue,
             }
-            "Pod" => {
-                let asked = |kind: &str, resource: &str| sum(pod, kind, resource);
-                verdict.refused.extend(refusals("each pod", asked, name, item));
+            if item.max_limit_request_ratio.as_ref().is_some_and(|ratios| !ratios.is_empty()) {
+                verdict.notes.push(format!("the maxLimitRequestRatio of the LimitRange {range:?} was not looked at"));
             }
-            _ => continue,
         }
-        if item.max_limit_request_ratio.as_ref().is_some_and(|ratios| !ratios.is_empty()) {
-            verdict.notes.push(format!("the maxLimitRequestRatio of the LimitRange {name:?} was not looked at"));
+        for quota in &self.quotas {
+            let spec = quota.spec.as_ref();
+            let is_scoped = |of: &k8s_openapi::api::core::v1::ResourceQuotaSpec| {
+                of.scope_selector.is_some() || of.scopes.as_ref().is_some_and(|scopes| !scopes.is_empty())
+            };
+            if spec.is_some_and(is_scoped) {
+                let name = quota.name_any();
+                verdict.notes.push(format!("the ResourceQuota {name:?} has scopes, and was not looked at"));
+                continue;
+            }
+            verdict.refused.extend(exceeded(quota, pod, count));
         }
+        verdict
     }
-    for quota in quotas {
-        let spec = quota.spec.as_ref();
-        let is_scoped = |of: &k8s_openapi::api::core::v1::ResourceQuotaSpec| {
-            of.scope_selector.is_some() || of.scopes.as_ref().is_some_and(|scopes| !scopes.is_empty())
-        };
-        if spec.is_some_and(is_scoped) {
-            verdict.notes.push(format!("the ResourceQuota {:?} has scopes, and was not looked at", quota.name_any()));
-            continue;
-        }
-        verdict.refused.extend(exceeded(quota, pod, count));
-    }
-    verdict
 }
 
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
@@ -351,6 +369,12 @@ mod tests {
             "metadata": {"name": "q", "namespace": "team"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used},
         });
         serde_json::from_value(quota).unwrap()
+    }
+
+    fn verdict(ranges: &[LimitRange], quotas: &[ResourceQuota], pod: &mut Value, count: u32) -> Verdict {
+        let rules = Rules { ranges: ranges.to_vec(), quotas: quotas.to_vec() };
+        rules.fill(pod);
+        rules.verdict(pod, count)
     }
 
     fn range(item: Value) -> LimitRange {

@@ -17,7 +17,7 @@ use crate::args::{Format, WhatIfArgs};
 use crate::cluster::Cluster;
 use crate::explain::percent;
 use crate::failure::Failure;
-use crate::quota::{self, Verdict};
+use crate::quota::{Rules, Verdict};
 use crate::{Printed, WOULD_WAIT, leader, queues};
 
 pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) -> Result<Printed, Failure> {
@@ -43,16 +43,26 @@ pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) ->
     });
     let count = args.count.unwrap_or(made);
     // Without a manifest the pod is not known in full.
-    let Verdict { refused, mut notes } = match &args.filename {
-        Some(_) => quota::admit(cluster, &mut pod, count).await.unwrap_or_else(|error| {
+    let rules = match &args.filename {
+        Some(_) => Some(Rules::of_namespace(cluster, &pod).await),
+        None => None,
+    };
+    if let Some(Ok(rules)) = &rules {
+        rules.fill(&mut pod);
+    }
+    let question = WhatIf { pod: pod.clone(), count, gang: args.gang, devices };
+    let body = serde_json::to_vec(&question).map_err(|error| Failure::new(error.to_string()))?;
+    let mut answer: WhatIfAnswer = leader::ask(cluster, "/v1/what-if", Some(body)).await?;
+    // What the webhook fills in counts in the namespace, too.
+    let pod = answer.pod.take().unwrap_or(pod);
+    let Verdict { refused, mut notes } = match rules {
+        Some(Ok(rules)) => rules.verdict(&pod, count),
+        Some(Err(error)) => {
             let note = format!("ResourceQuotas and LimitRanges cannot be read, and do not count: {}", message(&error));
             Verdict { notes: vec![note], ..Verdict::default() }
-        }),
+        }
         None => Verdict::default(),
     };
-    let question = WhatIf { pod, count, gang: args.gang, devices };
-    let body = serde_json::to_vec(&question).map_err(|error| Failure::new(error.to_string()))?;
-    let answer: WhatIfAnswer = leader::ask(cluster, "/v1/what-if", Some(body)).await?;
     let exit = if answer.waiting == 0 && refused.is_empty() { 0 } else { WOULD_WAIT };
     let text = match args.output.output {
         Format::Json => queues::json(&Answer { answer, refused })?,

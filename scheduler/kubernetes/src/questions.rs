@@ -31,16 +31,18 @@ const AT_ONCE: usize = 2;
 struct Office {
     status: Arc<Status>,
     places: Arc<Semaphore>,
+    /// Whether the webhook fills in what pods leave out.
+    fills_in: bool,
 }
 
-/// Serves until its runtime ends.
-pub(crate) async fn serve(listener: TcpListener, status: Arc<Status>) {
+/// Serves until its runtime ends. `fills_in`: this replica has the webhook, too.
+pub(crate) async fn serve(listener: TcpListener, status: Arc<Status>, fills_in: bool) {
     let router = Router::new()
         .route("/v1/queues", get(queues))
         .route("/v1/pods/{namespace}/{name}", get(pod))
         .route("/v1/usage", get(usage))
         .route("/v1/what-if", post(what_if));
-    let office = Office { status, places: Arc::new(Semaphore::new(AT_ONCE)) };
+    let office = Office { status, places: Arc::new(Semaphore::new(AT_ONCE)), fills_in };
     let _ = axum::serve(listener, router.with_state(office)).await;
 }
 
@@ -105,10 +107,11 @@ async fn pod(State(office): State<Office>, Path((namespace, name)): Path<(String
 
 async fn what_if(State(office): State<Office>, body: Bytes) -> Response {
     let question = serde_json::from_slice::<WhatIf>(&body);
+    let fills_in = office.fills_in;
     office
         .answer(move |shared, view| {
             let question = question.map_err(|error| Refusal::senseless(error.to_string()))?;
-            what_if::answer(shared, view, question).map_err(Refusal::senseless)
+            what_if::answer(shared, view, question, fills_in).map_err(Refusal::senseless)
         })
         .await
 }

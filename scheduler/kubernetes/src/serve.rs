@@ -304,7 +304,8 @@ pub async fn serve(
         servers.spawn(aliquot_telemetry::serve(for_tokio(listener)?, telemetry));
     }
     if let Some(listener) = listeners.questions {
-        servers.spawn(questions::serve(for_tokio(listener)?, Arc::clone(&status)));
+        let fills_in = listeners.webhook.is_some();
+        servers.spawn(questions::serve(for_tokio(listener)?, Arc::clone(&status), fills_in));
     }
     if let Some(ExtenderListener { listener, tls }) = listeners.extender {
         servers.spawn(extender::serve(for_tokio(listener)?, tls, Arc::clone(&status))?);

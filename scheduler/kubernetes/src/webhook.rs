@@ -39,6 +39,7 @@ use crate::certificates::Keeper;
 use crate::serve::Config;
 use crate::telemetry::Status;
 use crate::tls::TlsListener;
+pub(crate) use defaults::filled_in;
 use known::Known;
 use review::{Answer, Request, Review};
 use trust::Trust;

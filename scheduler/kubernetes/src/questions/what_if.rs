@@ -10,28 +10,33 @@ use aliquot_scheduler_core::{
 };
 use aliquot_scheduler_engine::View;
 use aliquot_telemetry::tier_word;
+use serde_json::{Value, json};
 
 use super::reasons;
 use crate::mirror::Imagined;
 use crate::pod::{PodFacts, SeenPod};
 use crate::report::{about_other_devices, about_our_devices, changes_worth_saying};
 use crate::serve::Shared;
+use crate::webhook::filled_in;
 
 /// Pods that can be asked about together.
 const COUNT_MAX: u32 = 1000;
 /// Cycles that are tried, at most. One of them makes room for the pods, and pods that come before may need others.
 const CYCLES_MAX: usize = 16;
 
-/// Says where the pods would be, or why they would wait.
+/// Says where the pods would be, or why they would wait. `fills_in`: when they are made, the webhook fills in what they
+/// leave out.
 ///
 /// # Errors
 /// Why such pods will not be scheduled, or what is wrong with the question.
-pub(super) fn answer(shared: &Shared, view: &View, question: WhatIf) -> Result<WhatIfAnswer, String> {
+pub(super) fn answer(shared: &Shared, view: &View, question: WhatIf, fills_in: bool) -> Result<WhatIfAnswer, String> {
     let count = question.count;
     if !(1..=COUNT_MAX).contains(&count) {
         return Err(format!("the number of pods is {count}; ask for 1 to {COUNT_MAX}"));
     }
-    let facts = facts(&shared.name, question.pod)?;
+    let pod = if question.pod.is_null() { json!({"spec": {"containers": []}}) } else { question.pod };
+    let pod = if fills_in { as_made(&shared.name, pod)? } else { pod };
+    let facts = facts(&shared.name, pod.clone())?;
     let devices = question.devices.map(request).transpose()?;
     let is_gang = question.gang || facts.gang.is_some();
     let (imagined, ill, idle) = shared.read(|mirror| {
@@ -47,12 +52,19 @@ pub(super) fn answer(shared: &Shared, view: &View, question: WhatIf) -> Result<W
         let of_ours = about_our_devices(asks, explanation, &ill, &idle);
         answer.reasons.extend(of_ours.map(|text| reason(Tier::Device, text)));
     }
+    answer.pod = fills_in.then_some(pod);
     Ok(answer)
 }
 
+/// The pod with what the webhook fills in.
+fn as_made(own_name: &str, mut pod: Value) -> Result<Value, String> {
+    let spec = pod.get_mut("spec").and_then(Value::as_object_mut).ok_or("it is no pod: it has no spec")?;
+    spec.insert("schedulerName".to_owned(), own_name.into());
+    filled_in(&pod, own_name, false, &[])
+}
+
 /// The pod as the scheduler would see it.
-fn facts(own_name: &str, pod: serde_json::Value) -> Result<PodFacts, String> {
-    let pod = if pod.is_null() { serde_json::json!({"spec": {"containers": []}}) } else { pod };
+fn facts(own_name: &str, pod: Value) -> Result<PodFacts, String> {
     let mut seen: SeenPod = serde_json::from_value(pod).map_err(|error| format!("it is no pod: {error}"))?;
     let metadata = &mut seen.pod.metadata;
     metadata.uid = Some("what-if".to_owned());
@@ -134,6 +146,7 @@ impl Trial {
             placed: self.placed.into_values().collect(),
             making_way: self.making_way.into_values().collect(),
             reasons: explanation.as_ref().map(reasons).unwrap_or_default(),
+            pod: None,
             changes: explanation
                 .iter()
                 .flat_map(|explanation| changes_worth_saying(explanation).map(ToString::to_string))

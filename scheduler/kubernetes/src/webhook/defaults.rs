@@ -28,8 +28,7 @@ use crate::pod;
 /// What the API server itself fills in before it asks.
 const OF_KUBERNETES: &str = "default-scheduler";
 
-/// What is filled in. `is_namespace_ours`: the pod's namespace says that such pods are Aliquot's. `stands_in_for`: the
-/// schedulers whose pods are ours there.
+/// What is filled in: see [`filled_in`].
 ///
 /// # Errors
 /// The object is no pod.
@@ -39,6 +38,22 @@ pub(super) fn fill_in(
     is_namespace_ours: bool,
     stands_in_for: &[String],
 ) -> Result<Answer, String> {
+    let filled = filled_in(object, scheduler, is_namespace_ours, stands_in_for)?;
+    let patch = (filled != *object).then(|| json_patch::diff(object, &filled));
+    Ok(Answer { patch, ..Answer::default() })
+}
+
+/// The pod as it is made. `is_namespace_ours`: the pod's namespace says that such pods are Aliquot's. `stands_in_for`: the
+/// schedulers whose pods are ours there.
+///
+/// # Errors
+/// The object is no pod.
+pub(crate) fn filled_in(
+    object: &Value,
+    scheduler: &str,
+    is_namespace_ours: bool,
+    stands_in_for: &[String],
+) -> Result<Value, String> {
     let mut filled = object.clone();
     for list in ["/spec/containers", "/spec/initContainers"] {
         let containers = filled.pointer_mut(list).and_then(Value::as_array_mut);
@@ -73,8 +88,7 @@ pub(super) fn fill_in(
             }
         }
     }
-    let patch = (filled != *object).then(|| json_patch::diff(object, &filled));
-    Ok(Answer { patch, ..Answer::default() })
+    Ok(filled)
 }
 
 /// Sets the limits of devices' resources that are only requested.

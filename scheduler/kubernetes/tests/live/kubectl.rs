@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
 use aliquot_api_server::questions::{Queues, WhatIfAnswer};
+use aliquot_dialects::Dialect;
 use aliquot_kubectl::{Cli, Failure, Printed, run};
 use aliquot_terminal::look::Look;
 use aliquot_test_api_server::{CORE_EVENTS, Fault, LIMIT_RANGES, NAMESPACES, PODS, QUEUES, RESOURCE_QUOTAS};
@@ -13,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::kit::{Cluster, Scheduler};
+use crate::kit::{Cluster, Extras, Scheduler};
 
 /// What the plugin prints.
 fn ask(cluster: &Cluster, arguments: &[&str]) -> Result<Printed, Failure> {
@@ -239,6 +240,49 @@ fn what_if_says_where_pods_would_start() {
     // Nothing of it was real.
     let pods: Vec<String> = cluster.bound().into_keys().collect();
     assert_eq!(pods, ["a", "b"]);
+}
+
+#[test]
+fn what_if_asks_about_the_pod_that_would_be_made() {
+    let mut cluster = Cluster::with_faults();
+    cluster.node("n", 2);
+    cluster.speaks("n", 2, Dialect::Kai);
+    let file = cluster.kubeconfig().with_file_name("pod.yaml");
+    let ask_about = |cluster: &Cluster, annotations: Value, resources: Value| {
+        let spec = json!({"containers": [{"name": "main", "image": "none", "resources": resources}]});
+        let pod = json!({"kind": "Pod", "metadata": {"name": "p", "annotations": annotations}, "spec": spec});
+        std::fs::write(&file, pod.to_string()).unwrap();
+        ask(cluster, &["what-if", "-f", file.to_str().unwrap()])
+    };
+    let of_kai = json!({"gpu-fraction": "0.5"});
+    let plain = json!({"requests": {"aliquot.dev/gpu-core": "50"}, "limits": {"aliquot.dev/gpu-core": "50"}});
+
+    let without_webhook = cluster.scheduler();
+    cluster.make_pod_of(1, &without_webhook);
+    cluster.wait_until("it answers", |cluster| ask(cluster, &["queues"]).is_ok());
+    let refused = ask_about(&cluster, of_kai.clone(), json!({})).unwrap_err();
+    assert!(refused.to_string().contains("gpu-fraction has no effect without aliquot.dev/kai-gpu"), "{refused}");
+    without_webhook.stop();
+
+    let with_webhook = cluster.scheduler_with(Extras { webhook: true, ..Extras::default() });
+    cluster.make_pod_of(2, &with_webhook);
+    cluster.wait_until("the next one answers", |cluster| ask(cluster, &["queues"]).is_ok());
+    let of_half = "The pod would start now (queue default)\n\nWhere\n- node n: 50 % and 40 GiB of GPU-n-0\n";
+    let found = ask_about(&cluster, of_kai.clone(), json!({})).unwrap();
+    assert_eq!((found.text.as_str(), found.exit), (of_half, 0));
+    let found = ask_about(&cluster, json!({}), plain.clone()).unwrap();
+    assert_eq!((found.text.as_str(), found.exit), (of_half, 0));
+    // A request alone would be refused by the API server, and gets its limit.
+    let found = ask_about(&cluster, json!({}), json!({"requests": plain["requests"]})).unwrap();
+    assert_eq!((found.text.as_str(), found.exit), (of_half, 0));
+    // What is filled in counts in the namespace, too.
+    let hard = json!({"requests.aliquot.dev/kai-gpu": "0"});
+    let quota =
+        json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": hard}});
+    cluster.objects.create(&RESOURCE_QUOTAS, "default", quota);
+    let found = ask_about(&cluster, of_kai, json!({})).unwrap();
+    assert!(found.exit == 3 && found.text.contains("\"none\" has room for 0 of 1"), "{}", found.text);
+    assert_eq!(ask_about(&cluster, json!({}), plain).unwrap().exit, 0);
 }
 
 #[test]
