@@ -18,6 +18,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::PartialObjectMeta;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -94,20 +95,21 @@ impl Sight for Nodes {
     }
 }
 
+/// Only their labels count.
 struct Namespaces;
 
 impl Sight for Namespaces {
-    type Object = Namespace;
+    type Object = PartialObjectMeta<Namespace>;
 
     fn name(&self) -> String {
         "namespaces".into()
     }
 
-    fn key(&self, namespace: &Namespace) -> Option<String> {
+    fn key(&self, namespace: &Self::Object) -> Option<String> {
         namespace.metadata.name.clone()
     }
 
-    fn show(&self, namespace: Namespace, _: &str, mirror: &mut Mirror) {
+    fn show(&self, namespace: Self::Object, _: &str, mirror: &mut Mirror) {
         mirror.namespace(&namespace.name_any(), Some(namespace.labels().clone()));
     }
 

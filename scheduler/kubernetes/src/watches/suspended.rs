@@ -1,4 +1,4 @@
-//! Workloads that a leader has suspended, this one or an earlier one. Only their metadata is kept.
+//! Workloads that a leader has suspended, this one or an earlier one. Only their metadata is asked for.
 
 use std::collections::BTreeSet;
 

@@ -7,6 +7,7 @@ use aliquot_api_server::Client;
 use aliquot_scheduler_core::DEFAULT_QUEUE;
 use futures_util::{StreamExt, pin_mut};
 use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use parking_lot::RwLock;
@@ -59,7 +60,7 @@ fn lacks(names: &Names, name: &str) -> bool {
     names.read().as_ref().is_some_and(|names| !names.contains(name))
 }
 
-async fn follow(objects: Api<DynamicObject>, names: &Names) {
+async fn follow(objects: Api<PartialObjectMeta<DynamicObject>>, names: &Names) {
     let events = watcher(objects, watcher::Config::default().timeout(WATCH_SECONDS)).default_backoff();
     pin_mut!(events);
     let mut listed = BTreeSet::new();

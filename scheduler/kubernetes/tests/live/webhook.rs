@@ -1,5 +1,6 @@
 //! The webhook as it is deployed: the API server for tests has objects reviewed by replicas.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use aliquot_api_server::{Client, connect};
@@ -178,6 +179,32 @@ fn pods_of_kai_start_with_what_their_annotations_say() {
     world.cluster.wait_until("the pod says what it lacks", |cluster| {
         cluster.why_waiting("late").is_some_and(|(_, why)| why.contains("no effect without aliquot.dev/kai-gpu"))
     });
+}
+
+#[test]
+fn what_counts_by_its_metadata_is_watched_without_the_rest() {
+    let world = World::start();
+    let watched = |cluster: &Cluster, metadata_only: bool| -> BTreeSet<String> {
+        let calls = cluster.server().calls().into_iter();
+        let of_form =
+            calls.filter(|call| ["list", "watch"].contains(&call.verb) && call.metadata_only == metadata_only);
+        of_form.map(|call| format!("{}.{}", call.resource, call.group)).collect()
+    };
+    // The labels of namespaces, what the webhook knows by name, and workloads that were suspended.
+    let by_name = ["queues.aliquot.dev", "queues.scheduling.run.ai", "schedulingpolicies.aliquot.dev"];
+    let kubeflow = ["pytorchjobs", "tfjobs", "mpijobs", "xgboostjobs", "paddlejobs", "jaxjobs"];
+    let suspended = ["jobs.batch", "jobsets.jobset.x-k8s.io", "trainjobs.trainer.kubeflow.org"];
+    let of_ray = ["rayclusters.ray.io", "rayjobs.ray.io"];
+    let expected: BTreeSet<String> = kubeflow
+        .map(|kind| format!("{kind}.kubeflow.org"))
+        .into_iter()
+        .chain(by_name.into_iter().chain(["namespaces."]).chain(suspended).chain(of_ray).map(str::to_owned))
+        .collect();
+    world.cluster.wait_until("all are watched", |cluster| watched(cluster, true).len() >= expected.len());
+    assert_eq!(watched(&world.cluster, true), expected);
+    let whole = watched(&world.cluster, false);
+    assert!(!whole.contains("namespaces.") && !whole.contains("jobs.batch"), "{whole:?}");
+    assert!(whole.contains("pods.") && whole.contains("nodes.") && whole.contains("queues.aliquot.dev"), "{whole:?}");
 }
 
 #[test]

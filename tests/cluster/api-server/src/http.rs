@@ -9,7 +9,7 @@ use std::time::Duration;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, USER_AGENT, WARNING};
+use hyper::header::{ACCEPT, CONTENT_TYPE, USER_AGENT, WARNING};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
@@ -21,6 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::admission::{self, Operation};
 use super::fault::Fault;
+use super::form::Form;
 use super::operations::{self, Patch, Target};
 use super::request::{Address, Query, Subresource};
 use super::resource::{CLAIMS, RESOURCES, Resource, TOKEN_REVIEWS};
@@ -103,8 +104,7 @@ fn warned(mut response: Response<Body>, warnings: &[String]) -> Response<Body> {
 }
 
 async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Failure> {
-    let (mut parts, body) = request.into_parts();
-    let path = parts.uri.path();
+    let path = request.uri().path();
     if path == "/version" {
         let version = json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "platform": "linux/amd64"});
         return Ok(Answer::Json(200, version));
@@ -112,6 +112,18 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
     if let Some(list) = discovery(shared, path) {
         return Ok(Answer::Json(200, list));
     }
+    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let form = Form::of(accept)?;
+    Ok(match carry_out(shared, request, form).await? {
+        Answer::Json(code, object) => Answer::Json(code, form.answer(object)?),
+        Answer::Warned(code, object, warnings) => Answer::Warned(code, form.answer(object)?, warnings),
+        other => other,
+    })
+}
+
+async fn carry_out(shared: &Arc<Shared>, request: Request<Incoming>, form: Form) -> Result<Answer, Failure> {
+    let (mut parts, body) = request.into_parts();
+    let path = parts.uri.path();
     let (address, query) = (Address::parse(path)?, Query::of(&parts.uri));
     if !shared.serves(address.resource) {
         return Err(Failure::not_found(format!("the server could not find the requested resource: {path}")));
@@ -119,7 +131,7 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
     let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let client = header(USER_AGENT).to_owned();
     let content_type = header(CONTENT_TYPE).to_owned();
-    note(shared, &parts.method, &address, &query, &client)?;
+    note(shared, &parts.method, &address, &query, &client, form)?;
     let body = body.collect().await.map_err(|error| Failure::bad_request(error.to_string()))?.to_bytes();
 
     // The default field manager is the first word of the user agent. Server-side apply has no default.
@@ -165,7 +177,7 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
     let read = |body: &[u8]| Ok::<Value, Failure>(shared.read(target.resource, parse(body)?));
     match (parts.method.as_str(), &address.name) {
         ("GET", Some(_)) => Ok(Answer::Json(200, operations::get(objects, target)?)),
-        ("GET", None) => list(shared, &address, &query),
+        ("GET", None) => list(shared, &address, &query, form),
         ("POST", None) if target.resource.kind == TOKEN_REVIEWS.kind => {
             Ok(Answer::Json(201, shared.tokens.review(parse(&body)?)))
         }
@@ -228,7 +240,8 @@ fn note_binding(shared: &Shared, method: &str, before: &Value, after: &Value, cl
     if !is_same("allocation") || !is_same("reservedFor") {
         let verb = if method == "PUT" { "update" } else { "patch" };
         let resource = format!("{}/binding", CLAIMS.plural);
-        keep(shared, Call { verb, group: CLAIMS.group, resource, client: client.to_owned() });
+        let (group, client) = (CLAIMS.group, client.to_owned());
+        keep(shared, Call { verb, group, resource, client, metadata_only: false });
     }
 }
 
@@ -267,7 +280,7 @@ fn groups(shared: &Shared) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups.collect::<Vec<Value>>()})
 }
 
-fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Failure> {
+fn list(shared: &Shared, address: &Address, query: &Query, form: Form) -> Result<Answer, Failure> {
     let resource = address.resource;
     let selector = Selector::parse(resource, query.text("labelSelector"), query.text("fieldSelector"))?;
     let (version, items) = operations::list(&shared.objects, resource, address.namespace.as_deref(), &selector);
@@ -286,6 +299,7 @@ fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Fai
             resource,
             namespace: address.namespace.clone(),
             selector,
+            form,
             version: if with_initial { version } else { from.unwrap_or(version) },
             initial: (with_initial || from.is_none()).then_some(items),
             bookmarks: query.is_true("allowWatchBookmarks"),
@@ -316,7 +330,14 @@ fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Fai
 }
 
 /// Notes the call for [`ApiServer::calls`](super::ApiServer::calls).
-fn note(shared: &Shared, method: &Method, address: &Address, query: &Query, client: &str) -> Result<(), Failure> {
+fn note(
+    shared: &Shared,
+    method: &Method,
+    address: &Address,
+    query: &Query,
+    client: &str,
+    form: Form,
+) -> Result<(), Failure> {
     let verb = match (method.as_str(), address.name.is_some()) {
         ("GET", true) => "get",
         ("GET", false) if query.is_true("watch") => "watch",
@@ -333,7 +354,8 @@ fn note(shared: &Shared, method: &Method, address: &Address, query: &Query, clie
         None => if address.status { "/status" } else { "" }.to_owned(),
     };
     let resource = format!("{}{subresource}", address.resource.plural);
-    let call = Call { verb, group: address.resource.group, resource, client: client.to_owned() };
+    let (group, client) = (address.resource.group, client.to_owned());
+    let call = Call { verb, group, resource, client, metadata_only: form != Form::Whole };
     keep(shared, call);
     Ok(())
 }

@@ -5,6 +5,7 @@ mod admission;
 mod fault;
 mod features;
 mod fields;
+mod form;
 mod forward;
 mod http;
 mod informer;
@@ -94,6 +95,8 @@ pub struct Call {
     pub resource: String,
     /// The user agent of the client.
     pub client: String,
+    /// Whether the client takes the metadata of objects only.
+    pub metadata_only: bool,
 }
 
 impl ApiServer {

@@ -28,6 +28,11 @@ impl Failure {
         Failure { code: 404, reason: "NotFound", message: format!("{what} not found") }
     }
 
+    /// The client does not take any form in which the server could answer.
+    pub(super) fn not_acceptable(message: String) -> Failure {
+        Failure { code: 406, reason: "NotAcceptable", message }
+    }
+
     pub(super) fn already_exists(what: impl fmt::Display) -> Failure {
         Failure { code: 409, reason: "AlreadyExists", message: format!("{what} already exists") }
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::Shared;
+use super::form::Form;
 use super::objects::Change;
 use super::resource::Resource;
 use super::selector::Selector;
@@ -23,6 +24,7 @@ pub(super) struct Watch {
     pub(super) resource: &'static Resource,
     pub(super) namespace: Option<String>,
     pub(super) selector: Selector,
+    pub(super) form: Form,
     /// Changes after this version are sent.
     pub(super) version: u64,
     /// Objects that are sent first as if they were new, if the client has asked for that.
@@ -41,13 +43,13 @@ impl Watch {
         outage.mark_unchanged();
         if let Some(initial) = self.initial.take() {
             for object in initial {
-                if !send(&sender, "ADDED", &object).await {
+                if !send(&sender, "ADDED", &self.form.event(object)).await {
                     return;
                 }
             }
             let mut bookmark = self.bookmark();
             bookmark["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
-            if !send(&sender, "BOOKMARK", &bookmark).await {
+            if !send(&sender, "BOOKMARK", &self.form.event(bookmark)).await {
                 return;
             }
         }
@@ -67,7 +69,7 @@ impl Watch {
             };
             for change in changes {
                 if let Some((event, object)) = self.event(change)
-                    && !send(&sender, event, &object).await
+                    && !send(&sender, event, &self.form.event(object)).await
                 {
                     return;
                 }
@@ -79,7 +81,7 @@ impl Watch {
                 () = &mut end => return,
                 () = sender.closed() => return,
                 () = tokio::time::sleep(BOOKMARKS), if self.bookmarks => {
-                    if !send(&sender, "BOOKMARK", &self.bookmark()).await {
+                    if !send(&sender, "BOOKMARK", &self.form.event(self.bookmark())).await {
                         return;
                     }
                 }

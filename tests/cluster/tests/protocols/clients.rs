@@ -5,10 +5,11 @@ use std::fs;
 use aliquot_test_cluster::{CLAIMS, NAMESPACE, NODE_NAME, SLICES};
 use futures_util::StreamExt;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
-use kube::api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::api::{GetParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{PartialObjectMeta, Request};
 use kube::{Api, Client, Config, Error};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::driver::{Behaviour, Driver};
 use crate::stage::{DRIVER, Stage, part, pod_with, shared_device, slice};
@@ -64,6 +65,90 @@ fn a_watch_tells_what_has_happened_since_the_list_and_ends_when_that_is_forgotte
         let mut events = Box::pin(slices.watch(&WatchParams::default(), &from).await.unwrap());
         assert!(matches!(events.next().await.unwrap().unwrap(), WatchEvent::Error(status) if status.code == 410));
     });
+}
+
+/// What the server answers about a slice, or about all of them, to a client that takes this.
+async fn accepted(client: &Client, slice: Option<&str>, accept: &str) -> Result<Value, u16> {
+    let request = Request::new("/apis/resource.k8s.io/v1/resourceslices");
+    let request = match slice {
+        Some(name) => request.get(name, &GetParams::default()),
+        None => request.list(&ListParams::default()),
+    };
+    let mut request = request.unwrap();
+    request.headers_mut().insert("accept", accept.parse().unwrap());
+    match client.request(request).await {
+        Ok(answer) => Ok(answer),
+        Err(Error::Api(status)) => Err(status.code),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn metadata_comes_without_the_rest_of_an_object() {
+    let stage = Stage::new();
+    let mut elsewhere = slice("slice-1", 1, &json!([shared_device("gpu-0")]));
+    elsewhere["spec"]["nodeName"] = "node-2".into();
+    stage.cluster.create(&SLICES, elsewhere);
+    run(async {
+        let client = client(&stage).await;
+        const ALL: Option<&str> = None;
+        const ONE: Option<&str> = Some("slice-1");
+        let partial = |kind: &str| format!("application/json;as={kind};g=meta.k8s.io;v=v1");
+        let (one, list) = (partial("PartialObjectMetadata"), partial("PartialObjectMetadataList"));
+        let whole = accepted(&client, ONE, "application/json").await.unwrap();
+        let metadata =
+            json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": whole["metadata"]});
+        assert_eq!(accepted(&client, ONE, &one).await, Ok(metadata.clone()));
+        let listed = accepted(&client, ALL, &list).await.unwrap();
+        assert_eq!(listed["kind"], "PartialObjectMetadataList");
+        assert_eq!((&listed["apiVersion"], &listed["items"]), (&json!("meta.k8s.io/v1"), &json!([metadata])));
+        assert!(listed["metadata"]["resourceVersion"].is_string());
+        // A form of lists is none of a single object, and the other way round.
+        assert_eq!(accepted(&client, ONE, &list).await, Err(406));
+        assert_eq!(accepted(&client, ALL, &one).await, Err(406));
+        assert_eq!(accepted(&client, ONE, "application/yaml").await, Err(406));
+        assert_eq!(accepted(&client, ONE, &one.replace("v=v1", "v=v2")).await, Err(406));
+        let with_choice = format!("{},application/json", one.replace("v=v1", "v=v2"));
+        assert_eq!(accepted(&client, ONE, &with_choice).await, Ok(whole));
+
+        let slices: Api<PartialObjectMeta<ResourceSlice>> = Api::all(client);
+        let from = slices.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+        stage.cluster.create(&SLICES, slice("other", 1, &json!([])));
+        stage.cluster.store().delete(&SLICES, "", "slice-1", true).unwrap();
+        let mut events = Box::pin(slices.watch(&WatchParams::default(), &from).await.unwrap());
+        let mut seen = Vec::new();
+        let of = |slice: PartialObjectMeta<ResourceSlice>| {
+            assert_eq!(slice.types.unwrap().kind, "PartialObjectMetadata");
+            slice.metadata.name.unwrap()
+        };
+        loop {
+            match events.next().await.unwrap().unwrap() {
+                WatchEvent::Added(slice) => seen.push(format!("added {}", of(slice))),
+                WatchEvent::Deleted(slice) => seen.push(format!("deleted {}", of(slice))),
+                WatchEvent::Bookmark(bookmark) => {
+                    assert_eq!(bookmark.types.kind, "PartialObjectMetadata");
+                    assert!(bookmark.metadata.resource_version > from);
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(seen, ["added other", "deleted slice-1"]);
+        stage.cluster.api_server().compact();
+        let mut events = Box::pin(slices.watch(&WatchParams::default(), &from).await.unwrap());
+        assert!(matches!(events.next().await.unwrap().unwrap(), WatchEvent::Error(status) if status.code == 410));
+        // What is there is told first, and a bookmark ends that.
+        let with_initial = WatchParams::default().initial_events();
+        let mut events = Box::pin(slices.watch(&with_initial, "0").await.unwrap());
+        assert!(
+            matches!(events.next().await.unwrap().unwrap(), WatchEvent::Added(slice) if of(slice.clone()) == "other")
+        );
+        assert!(matches!(events.next().await.unwrap().unwrap(), WatchEvent::Bookmark(bookmark)
+            if bookmark.metadata.annotations.contains_key("k8s.io/initial-events-end")));
+    });
+    let calls = stage.cluster.api_server().calls().into_iter().filter(|call| call.resource == "resourceslices");
+    let verbs: Vec<_> = calls.filter(|call| call.metadata_only).map(|call| call.verb).collect();
+    assert_eq!(verbs, ["get", "list", "watch"]);
 }
 
 #[test]
