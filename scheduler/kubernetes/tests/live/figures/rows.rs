@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::{create, is_bound, manifest, remove_pods};
+use super::{create, is_bound, manifest, remove_pods, run};
 use crate::kit::{self, Cluster, Extras};
 
 /// A label of nodes.
@@ -32,8 +32,14 @@ const OF_PROCESS: [&str; 2] = ["ALIQUOT_TEST_PROCESS_KUBECONFIG", "ALIQUOT_TEST_
 fn what_is_waited_for() {
     let server = std::env::var_os("ALIQUOT_TEST_KUBECONFIG").map_or("the project's own", |_| "a real");
     println!("through {server} API server:");
-    let rows: [(&str, fn()); 5] =
-        [("claims", claims), ("gangs", gangs), ("verdicts", verdicts), ("failover", failover), ("memory", memory)];
+    let rows: [(&str, fn()); 6] = [
+        ("claims", claims),
+        ("gangs", gangs),
+        ("kinds", kinds),
+        ("verdicts", verdicts),
+        ("failover", failover),
+        ("memory", memory),
+    ];
     let wanted = std::env::var("ALIQUOT_TEST_ROWS").ok();
     let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.split(',').any(|word| word == name));
     rows.into_iter().filter(|(name, _)| is_wanted(name)).for_each(|(_, row)| row());
@@ -88,6 +94,25 @@ fn gangs() {
     let (client, runtime) = cluster.objects.client();
     let took = runtime.block_on(create(&client, (0..8 * GANGS).map(pod).collect(), is_bound));
     println!("{NODES_OF_8} nodes, {GANGS} gangs of 8 within racks, until bound: {took}");
+}
+
+/// Pods with parts of GPUs and pods without devices, in turns: the first turn of all has to make connections.
+fn kinds() {
+    let mut cluster = Cluster::start();
+    (0..100).for_each(|node| cluster.node(&format!("n{node}"), 8));
+    let scheduler = cluster.scheduler();
+    wait_for_leader(&cluster);
+    let (client, runtime) = cluster.objects.client();
+    runtime.block_on(remove_pods(&Api::default_namespaced(client.clone())));
+    let bindings = || ["sum", "count"].map(|of| scheduler.metric(&format!("binding_seconds_{of}")).unwrap_or_default());
+    for turn in 0..6 {
+        let (has_devices, before) = (turn % 2 == 0, bindings());
+        let what = if has_devices { "parts of GPUs" } else { "no devices" };
+        let line = runtime.block_on(run(&client, "aliquot", has_devices, 1000));
+        let [seconds, count] = bindings();
+        let of_each_ms = 1000.0 * (seconds - before[0]) / (count - before[1]);
+        println!("100 nodes, 1000 pods, {what}: {line}; of that a binding takes {of_each_ms:.1} ms (mean)");
+    }
 }
 
 /// Pods that find no room, until their condition says so.
