@@ -1,5 +1,6 @@
 //! Which resources are divided among queues, and the sizes of units to which shares are rounded.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use crate::decisions::demanded::{Demanded, each_demanded};
@@ -164,14 +165,22 @@ impl Sizes<'_> {
         };
         let mut used = Amounts::default();
         let (mut is_flexible, mut arrivals) = (false, Arrivals::default());
+        // The groups whose cores do not fit: members beyond those are of no use.
+        let mut without_core: BTreeSet<u64> = BTreeSet::new();
         let left = |used: &Amounts, number: usize| entitled[number].fair_share.saturating_sub(used.get(number));
-        let _: ControlFlow<()> = each_demanded(self.cluster, id, |_, claims, charge| {
+        let _: ControlFlow<()> = each_demanded(self.cluster, id, |rank, claims, charge| {
+            if rank.elastic && without_core.contains(&rank.group) {
+                return ControlFlow::Continue(());
+            }
             arrivals.note(self.cluster, claims);
             is_flexible |= charge.device_core() > 0 && charge.models().next().is_none();
             let parts = || charge.parts().filter(|(number, _)| is_shared.get(*number) == Some(&true));
             if parts().all(|(number, amount)| amount <= left(&used, number)) {
                 used.add(charge);
                 return ControlFlow::Continue(());
+            }
+            if !rank.elastic && matches!(claims, Demanded::Claims(_)) {
+                without_core.insert(rank.group);
             }
             let is_new = || queue.next.iter().all(|unit| !unit.parts.iter().copied().eq(parts()));
             if queue.next.len() < SIZES_MAX && is_new() {

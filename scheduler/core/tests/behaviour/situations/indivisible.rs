@@ -134,6 +134,19 @@ fn a_late_member_does_not_evict_by_the_age_of_its_gang() {
 }
 
 #[test]
+fn a_gang_that_came_first_stays_whatever_else_it_could_use() {
+    let mut kit = Kit::of_nodes(1, 3);
+    ["first", "second"].iter().for_each(|queue| kit.queue(queue, quota(2)));
+    let members = kit.gang(gang("gang", "first", 2), 3, &whole(1));
+    kit.converge();
+    assert_eq!(kit.running(&members), 3);
+    let waits = kit.claim(train("second", whole(2)));
+    kit.converge();
+    assert!(kit.running(&members) >= 2, "a member beyond the two that it needs is no part of a share without them");
+    assert_eq!(kit.running(&[waits]), 0);
+}
+
+#[test]
 fn an_urgent_claim_makes_no_room_for_the_claims_behind_it() {
     let mut kit = Kit::of_nodes(1, 3);
     ["first", "second"].iter().for_each(|name| kit.queue(name, quota(0)));
