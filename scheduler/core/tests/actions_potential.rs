@@ -191,23 +191,28 @@ type Place = (Reverse<i32>, bool, u64, u64);
 /// Units, each with the number of its members.
 type Units = BTreeMap<Place, usize>;
 
-/// For each queue: the guaranteed units, the entitled ones, and the borrowed ones. Earlier sets count more: a unit can
-/// lose its entitlement because a unit of another queue becomes guaranteed, but not the other way round.
-type Potential = [Vec<(QueueId, Units)>; 3];
+/// For each queue: the units that are guaranteed against all, those that are guaranteed, those that are certain among
+/// siblings, too, the entitled ones, and the borrowed ones. Earlier sets count more: a unit can lose its entitlement
+/// because a unit of another queue becomes guaranteed, but not the other way round.
+type Potential = [Vec<(QueueId, Units)>; 5];
 
-/// The names of the three parts of the potential.
-const PARTS: [&str; 3] = ["guaranteed", "entitled", "borrowed"];
+/// The names of the parts of the potential.
+const PARTS: [&str; 5] = ["guaranteed against all", "guaranteed", "certain", "entitled", "borrowed"];
 
 fn potential(scheduler: &Scheduler, cluster: &Cluster, queues: &[String]) -> Potential {
     let mut potential = Potential::default();
     for name in queues {
         let queue = cluster.queue_named(name).expect("a queue of the world");
-        let mut of_queue: [Units; 3] = Default::default();
+        let mut of_queue: [Units; PARTS.len()] = Default::default();
+        let is_below = cluster.queue(queue).is_some_and(|queue| queue.parent().is_some());
         for standing in scheduler.standings(cluster, queue) {
             let group = cluster.group(standing.group).expect("a group that is placed");
             let member = if standing.is_elastic { cluster.sequence(standing.claims[0]).expect("a claim") } else { 0 };
             let place = (Reverse(group.spec().priority), standing.is_elastic, standing.group.number(), member);
-            let parts = [standing.is_guaranteed, standing.is_entitled, !standing.is_entitled];
+            // A queue at the top has no siblings in a division.
+            let among = if is_below { standing.is_certain_among_siblings } else { standing.is_guaranteed };
+            let (guaranteed, entitled) = (standing.is_guaranteed, standing.is_entitled);
+            let parts = [guaranteed && among, guaranteed, guaranteed || among, entitled, !entitled];
             for (units, _) in of_queue.iter_mut().zip(parts).filter(|(_, is_of)| *is_of) {
                 units.insert(place, standing.claims.len());
             }

@@ -35,8 +35,11 @@ pub struct Standing {
     /// Whether it is within its queue's fair share. Otherwise it is borrowed, and queues below their fair share may
     /// take it back.
     pub is_entitled: bool,
-    /// Whether it is within its queue's quota: no other queue may take it.
+    /// Whether it is within its queue's quota, and those above it: no queue of another division may take it.
     pub is_guaranteed: bool,
+    /// Whether it is within what its queue's quota makes certain among the queues of its division: none of those may
+    /// take it. A queue below no division has no such units.
+    pub is_certain_among_siblings: bool,
 }
 
 /// The placed units of a leaf queue in their fixed order. Each is either *entitled* or *borrowed*, and either
@@ -48,35 +51,41 @@ pub struct Standing {
 /// along, and no queue may lose by that what it is entitled to. The fair shares of the queues below one parent add up
 /// to at most the parent's share, so a unit that is entitled in a leaf queue is entitled at every level.
 ///
-/// The queue's quota, and the quotas above it, make a certain amount available. Add up everything that the queue wants,
-/// placed or pending, in the order of rank. The guaranteed units are those before the first one with which this sum
-/// exceeds the certain amount. Here, unlike for the fair share, no unit is skipped. Otherwise a unit beyond the quota
-/// could evict a unit of its own queue that is within it. That unit would then take its place back from another queue,
-/// and so on in a circle.
+/// The queue's quota, and the quotas above it, make a certain amount available against queues of other divisions. Its
+/// own quota makes another amount certain among the queues of its division. For each of the two: add up everything that
+/// the queue wants, placed or pending, in the order of rank. The guaranteed units are those before the first one with
+/// which this sum exceeds the certain amount. Here, unlike for the fair share, no unit is skipped. Otherwise a unit
+/// beyond the quota could evict a unit of its own queue that is within it. That unit would then take its place back
+/// from another queue, and so on in a circle.
 ///
 /// These sets make scheduling end:
 ///
-/// - Reclaim by the guarantee takes units that are not guaranteed, for a unit that is guaranteed. The guaranteed set of
-///   the unit's queue rises in the order of rank, and no other queue's guaranteed set changes.
+/// - Reclaim by the guarantee takes units of other divisions that are not guaranteed, for a unit that is guaranteed.
+///   The guaranteed set of the unit's queue rises in the order of rank, and no other queue's guaranteed set changes.
+/// - Reclaim among siblings does the same with what is certain among them.
 /// - Reclaim by the fair share takes only units that are borrowed and not guaranteed, for a unit that is entitled. No
 ///   guaranteed set falls, the entitled set of the unit's queue rises, and no other queue's entitled set changes.
 /// - Reclaim that also takes units of the unit's own queue takes only those of later rank, and takes guaranteed ones
-///   only for a unit that is guaranteed. So the sets of the unit's queue still rise at the unit's rank.
+///   only for a unit that is guaranteed in the same way. So the sets of the unit's queue still rise at the unit's rank.
 /// - Preemption takes only units of later rank. If the unit would itself be borrowed, it takes only borrowed ones. If
 ///   the unit would not be guaranteed, it takes none that are guaranteed. The set rises at the unit's rank, and changes
 ///   otherwise only after it.
 /// - All other actions only add.
 ///
-/// So the guaranteed sets of all queues can only rise. As long as they stay the same, the entitled sets can only rise.
-/// And there are finitely many of these sets.
+/// In a division whose quota makes at least as much certain as those of its queues, what is certain among siblings is
+/// guaranteed, too; in any other division, what is guaranteed is certain among siblings ([`Shares`] sees to it). So
+/// reclaim by one of the two rights can lower only the larger one of a queue's two sets. First look at the sets that
+/// are certain among siblings in divisions of the first kind, then at the guaranteed ones, and then at those that are
+/// certain among siblings in the others: of these, the first that change can only rise. As long as all of them stay the
+/// same, the entitled sets can only rise. And there are finitely many of these sets.
 #[derive(Clone, Debug)]
 pub(crate) struct Entitled {
     units: BTreeMap<Rank, PlacedUnit>,
-    /// By [`Right`].
-    accepted: [Accepted; 2],
+    /// In the order of [`RIGHTS`]. A queue below no division lacks the last.
+    accepted: Vec<Accepted>,
 }
 
-const RIGHTS: [Right; 2] = [Right::FairShare, Right::Guarantee];
+const RIGHTS: [Right; 3] = [Right::FairShare, Right::Guarantee, Right::AmongSiblings];
 
 impl Entitled {
     /// The units of a queue as they are placed now.
@@ -85,22 +94,29 @@ impl Entitled {
         let units = groups.flat_map(|turn| PlacedUnit::of_group(cluster, turn.group));
         let units: BTreeMap<Rank, PlacedUnit> = units.map(|placed| (placed.unit.rank, placed)).collect();
         let fair = shares.get(queue).iter().map(|entitlement| entitlement.fair_share).collect();
-        let guaranteed = shares.guaranteed(queue).to_vec();
-        let before = first_beyond(cluster, queue, &guaranteed);
-        let accepted =
-            [Accepted::new(Right::FairShare, fair, None), Accepted::new(Right::Guarantee, guaranteed, before)];
+        let mut accepted = vec![Accepted::new(Right::FairShare, fair, None)];
+        let among_siblings = shares.among_siblings(queue).map(|certain| (Right::AmongSiblings, certain));
+        for (right, certain) in [(Right::Guarantee, shares.guaranteed(queue))].into_iter().chain(among_siblings) {
+            let before = first_beyond(cluster, queue, certain);
+            accepted.push(Accepted::new(right, certain.to_vec(), before));
+        }
         let mut entitled = Self { units, accepted };
         if let Some(first) = entitled.units.keys().next().copied() {
-            RIGHTS.iter().for_each(|right| _ = entitled.judge_from(*right, first));
+            entitled.rights().for_each(|right| _ = entitled.judge_from(right, first));
         }
         entitled
+    }
+
+    /// The rights that its units are judged by.
+    fn rights(&self) -> impl Iterator<Item = Right> + use<> {
+        RIGHTS.into_iter().take(self.accepted.len())
     }
 
     /// Updates the set after members of these groups were placed or evicted. Returns the ranks of all other units whose
     /// verdict has changed.
     fn update(&mut self, cluster: &Cluster, groups: &BTreeSet<GroupId>) -> BTreeSet<Rank> {
         // By right: the first unit that has to be judged anew. All later units are judged anew with it.
-        let mut anew: [Option<Rank>; 2] = [None; 2];
+        let mut anew: [Option<Rank>; RIGHTS.len()] = Default::default();
         let mut note = |right: Right, rank: Rank| {
             let first = &mut anew[right as usize];
             *first = Some(first.map_or(rank, |first| first.min(rank)));
@@ -118,7 +134,7 @@ impl Entitled {
             }
         }
         for mut placed in groups.iter().flat_map(|group| PlacedUnit::of_group(cluster, *group)) {
-            for right in RIGHTS {
+            for right in self.rights() {
                 placed.verdicts[right as usize] = self.verdict(right, &placed);
                 let accepted = &mut self.accepted[right as usize];
                 accepted.enter(&placed);
@@ -179,10 +195,11 @@ impl Entitled {
 
     /// Whether all kept values are the same as if the set were made anew.
     fn is_as_judged_anew(&self) -> bool {
-        let mut anew = Self { units: self.units.clone(), accepted: self.accepted.each_ref().map(Accepted::emptied) };
-        anew.units.values_mut().for_each(|placed| placed.verdicts = [Verdict::Out; 2]);
+        let accepted = self.accepted.iter().map(Accepted::emptied).collect();
+        let mut anew = Self { units: self.units.clone(), accepted };
+        anew.units.values_mut().for_each(|placed| placed.verdicts = PlacedUnit::UNJUDGED);
         if let Some(first) = self.units.keys().next() {
-            RIGHTS.iter().for_each(|right| _ = anew.judge_from(*right, *first));
+            self.rights().for_each(|right| _ = anew.judge_from(right, *first));
         }
         anew.units == self.units && self.accepted.iter().zip(&anew.accepted).all(|(one, other)| one.agrees(other))
     }
@@ -190,7 +207,7 @@ impl Entitled {
     /// Whether a unit of this rank that takes `charge` would be entitled, or guaranteed, if it were placed. The placed
     /// part of a core counts together with the rest of it.
     pub(crate) fn would_be(&self, right: Right, rank: Rank, charge: &Charge) -> bool {
-        let accepted = &self.accepted[right as usize];
+        let Some(accepted) = self.accepted.get(right as usize) else { return false };
         if !accepted.reaches(rank) || self.core_is_out(right, rank) {
             return false;
         }

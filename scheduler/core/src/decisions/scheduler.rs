@@ -97,6 +97,7 @@ impl Scheduler {
             is_elastic: placed.unit.elastic,
             is_entitled: placed.is(Right::FairShare),
             is_guaranteed: placed.is(Right::Guarantee),
+            is_certain_among_siblings: placed.is(Right::AmongSiblings),
         };
         Entitled::of(cluster, &shares, queue).units().map(standing).collect()
     }

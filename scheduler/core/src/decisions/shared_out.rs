@@ -84,9 +84,45 @@ impl SharedOut {
         if !any {
             return vec![Vec::new(); totals.len()];
         }
-        let entitled = entitlements(totals, demands, usage_weight);
-        let of = |number: usize| entitled.iter().map(|entitled| entitled[number].fair_share).collect();
-        (0..totals.len()).map(of).collect()
+        fair_shares(totals, demands, usage_weight)
+    }
+
+    /// For each queue, the division that it is below.
+    pub(super) fn divisions(&self, demands: &[QueueDemand]) -> Vec<Option<Below>> {
+        let is_bounded = |queue: usize| {
+            let allowances = demands.get(queue).into_iter().flat_map(|demand| &demand.allowances);
+            let mut shared = allowances.zip(&self.is_shared).filter(|(_, is_shared)| **is_shared);
+            shared.any(|(allowance, _)| allowance.quota.is_some())
+        };
+        let mut divisions: Vec<Option<Below>> = Vec::with_capacity(demands.len());
+        for demand in demands {
+            let below = demand.parent.filter(|parent| *parent < divisions.len()).and_then(|parent| {
+                match (divisions[parent], is_bounded(parent)) {
+                    (None, is_bounded) => is_bounded.then_some(Below { division: parent, is_next: true }),
+                    (Some(above), is_bounded) => Some(Below { is_next: above.is_next && !is_bounded, ..above }),
+                }
+            });
+            divisions.push(below);
+        }
+        divisions
+    }
+
+    /// What is certain among the queues below each division, by resource: their shares if the division has its fair
+    /// share, and they are given only their quotas of that. `None`: there is no division.
+    pub(super) fn certain_among_siblings(
+        totals: &[u64],
+        demands: &[QueueDemand],
+        divisions: &[Option<Below>],
+        usage_weight: u64,
+    ) -> Option<Vec<Vec<u64>>> {
+        if divisions.iter().all(Option::is_none) {
+            return None;
+        }
+        let mut demands = demands.to_vec();
+        for (demand, _) in demands.iter_mut().zip(divisions).filter(|(_, below)| below.is_some_and(|of| of.is_next)) {
+            demand.allowances.iter_mut().for_each(|allowance| allowance.weight = 0);
+        }
+        Some(fair_shares(totals, &demands, usage_weight))
     }
 
     /// Whether a queue is given everything that it asks for, or as much as its limits allow.
@@ -141,6 +177,23 @@ impl SharedOut {
             }
         }
     }
+}
+
+/// A queue's place below a division, which is the first queue on the way from the top that has a quota of less than
+/// everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Below {
+    /// The index of the division.
+    pub(super) division: usize,
+    /// Whether no further queue with such a quota is between them.
+    is_next: bool,
+}
+
+/// The fair shares by resource and queue.
+fn fair_shares(totals: &[u64], demands: &[QueueDemand], usage_weight: u64) -> Vec<Vec<u64>> {
+    let entitled = entitlements(totals, demands, usage_weight);
+    let of = |number: usize| entitled.iter().map(|entitled| entitled[number].fair_share).collect();
+    (0..totals.len()).map(of).collect()
 }
 
 /// Finds the units of queues that fit into their shares.

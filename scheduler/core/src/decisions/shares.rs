@@ -1,7 +1,7 @@
 //! The entitlements of all queues in the cluster's present state.
 
 use crate::decisions::fair_share::{DominantShare, Entitlement, QueueDemand, entitlements};
-use crate::decisions::shared_out::SharedOut;
+use crate::decisions::shared_out::{Below, SharedOut};
 use crate::state::cluster::Cluster;
 use crate::state::queue::Queue;
 use crate::state::resources::Charge;
@@ -22,6 +22,17 @@ struct OfQueue {
     entitled: Vec<Entitlement>,
     /// The guaranteed part of the fair share, by resource.
     guaranteed: Vec<u64>,
+    /// For a queue below a division: which one, and what is certain among the queues below it.
+    among: Option<Among>,
+}
+
+/// A queue among those below one division: the first queue on the way from the top that has a quota of less than
+/// everything.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Among {
+    division: QueueId,
+    /// What no other queue of the division may take, by resource.
+    certain: Vec<u64>,
 }
 
 /// The right by which a unit takes something back.
@@ -29,8 +40,48 @@ struct OfQueue {
 pub(crate) enum Right {
     /// Its queue's fair share.
     FairShare,
-    /// The part of the fair share that its queue's quota, and the quotas above it, make certain.
+    /// The part of the fair share that its queue's quota, and the quotas above it, make certain. It holds against
+    /// queues that are not below the same division.
     Guarantee,
+    /// What its queue's quota makes certain among the queues of its division, whatever the division's own quota is.
+    AmongSiblings,
+}
+
+/// Which guarantees something is within.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Guarantees {
+    /// [`Right::Guarantee`].
+    pub(crate) of_all: bool,
+    /// [`Right::AmongSiblings`].
+    pub(crate) among_siblings: bool,
+}
+
+impl Guarantees {
+    /// By what `is_within` says of each.
+    pub(crate) fn of(is_within: impl Fn(Right) -> bool) -> Self {
+        Self { of_all: is_within(Right::Guarantee), among_siblings: is_within(Right::AmongSiblings) }
+    }
+
+    /// The rights that they follow from.
+    pub(crate) fn rights(self) -> impl Iterator<Item = Right> {
+        let among_siblings = self.among_siblings.then_some(Right::AmongSiblings);
+        among_siblings.into_iter().chain(self.of_all.then_some(Right::Guarantee))
+    }
+
+    /// Whether it is any.
+    pub(crate) fn any(self) -> bool {
+        self.of_all || self.among_siblings
+    }
+
+    /// Whether all others are among these.
+    pub(crate) fn cover(self, others: Self) -> bool {
+        (self.of_all || !others.of_all) && (self.among_siblings || !others.among_siblings)
+    }
+
+    /// These, and others.
+    pub(crate) fn with(self, others: Self) -> Self {
+        Self { of_all: self.of_all || others.of_all, among_siblings: self.among_siblings || others.among_siblings }
+    }
 }
 
 impl Shares {
@@ -57,7 +108,11 @@ impl Shares {
         let mut demands: Vec<QueueDemand> = all.iter().map(demand).collect();
         let mut entitled = entitlements(&totals, &demands, usage_weight);
         shared.round_up(cluster, &order, &totals, &demands, &mut entitled);
+        let divisions = shared.divisions(&demands);
+        let among = SharedOut::certain_among_siblings(&totals, &demands, &divisions, usage_weight);
         let guaranteed = shared.guaranteed(&totals, &mut demands, usage_weight);
+        let among = among.map(|among| comparable(&guaranteed, among, &divisions));
+        let slots: Vec<QueueId> = order.clone();
         let mut shares = Self::default();
         let mut is_unlimited: Vec<Vec<bool>> = Vec::with_capacity(order.len());
         for (place, (queue, mut entitled)) in order.into_iter().zip(entitled).enumerate() {
@@ -66,23 +121,32 @@ impl Shares {
                 entitled.quota.is_none() && above.is_none_or(|above| above[number])
             };
             let unlimited: Vec<bool> = entitled.iter().enumerate().map(is_unlimited_of).collect();
-            let mut guaranteed: Vec<u64> =
-                guaranteed.iter().map(|of_resource| of_resource.get(place).copied().unwrap_or(0)).collect();
+            let of_place = |amounts: &[Vec<u64>]| -> Vec<u64> {
+                amounts.iter().map(|of_resource| of_resource.get(place).copied().unwrap_or(0)).collect()
+            };
+            let mut guaranteed = of_place(&guaranteed);
+            let division = divisions[place].and_then(|below| slots.get(below.division).copied());
+            let among = division.zip(among.as_deref());
+            let mut among = among.map(|(division, among)| Among { division, certain: of_place(among) });
             for (number, entitlement) in entitled.iter_mut().enumerate() {
                 if !shared.is_shared[number] {
                     *entitlement = Entitlement { fair_share: u64::MAX, quota: None, limit: None, total: u64::MAX };
-                    guaranteed[number] = u64::MAX;
                 } else if unlimited[number] {
                     // A queue with a quota of everything, up to the top of the tree, is never over its share.
                     entitlement.fair_share = entitlement.limit.unwrap_or(u64::MAX);
-                    guaranteed[number] = entitlement.fair_share;
+                } else {
+                    continue;
+                }
+                guaranteed[number] = entitlement.fair_share;
+                if let Some(among) = &mut among {
+                    among.certain[number] = entitlement.fair_share;
                 }
             }
             is_unlimited.push(unlimited);
             if shares.by_queue.len() <= queue.index() {
                 shares.by_queue.resize(queue.index() + 1, OfQueue::default());
             }
-            shares.by_queue[queue.index()] = OfQueue { entitled, guaranteed };
+            shares.by_queue[queue.index()] = OfQueue { entitled, guaranteed, among };
         }
         shares
     }
@@ -97,6 +161,28 @@ impl Shares {
         match right {
             Right::FairShare => self.fair_share(queue, number),
             Right::Guarantee => self.guaranteed(queue).get(number).copied().unwrap_or(0),
+            Right::AmongSiblings => self.among_siblings(queue).and_then(|of| of.get(number)).copied().unwrap_or(0),
+        }
+    }
+
+    /// What no other queue of a queue's division may take from it, by the resource's number; `None`: it is below none.
+    pub(crate) fn among_siblings(&self, queue: QueueId) -> Option<&[u64]> {
+        self.by_queue.get(queue.index())?.among.as_ref().map(|among| among.certain.as_slice())
+    }
+
+    /// Whether two queues are below the same division.
+    fn are_siblings(&self, one: QueueId, other: QueueId) -> bool {
+        let division = |queue: QueueId| self.by_queue.get(queue.index())?.among.as_ref().map(|among| among.division);
+        division(one).is_some_and(|of_one| division(other) == Some(of_one))
+    }
+
+    /// Whether a right holds against another queue at all: what siblings owe each other is not decided by what their
+    /// division may have, nor the other way round.
+    pub(crate) fn holds_against(&self, right: Right, queue: QueueId, other: QueueId) -> bool {
+        match right {
+            Right::FairShare => true,
+            Right::Guarantee => !self.are_siblings(queue, other),
+            Right::AmongSiblings => self.are_siblings(queue, other),
         }
     }
 
@@ -145,6 +231,27 @@ impl Shares {
         }
         greatest.unwrap_or_default()
     }
+}
+
+/// What is certain among siblings, by resource and queue, so that below each division it is at most what is guaranteed,
+/// for all queues and resources, or for all of them at least that. Otherwise one queue could take by one right what
+/// another one takes back by the other. Where a division's quota makes more certain of one resource, and its queues'
+/// quotas of another one, the lesser counts.
+fn comparable(guaranteed: &[Vec<u64>], mut among: Vec<Vec<u64>>, divisions: &[Option<Below>]) -> Vec<Vec<u64>> {
+    // Nothing at all is guaranteed where lists are empty.
+    let at = |guaranteed: &Vec<u64>, place: usize| guaranteed.get(place).copied().unwrap_or(0);
+    // By division: whether anything among its siblings is less than what is guaranteed.
+    let mut is_less = vec![false; divisions.len()];
+    let each = || (0..divisions.len()).filter_map(|place| Some((place, divisions[place]?.division)));
+    for (place, division) in each() {
+        is_less[division] |= guaranteed.iter().zip(&among).any(|(of_all, among)| among[place] < at(of_all, place));
+    }
+    for (place, _) in each().filter(|(_, division)| is_less[*division]) {
+        for (of_all, among) in guaranteed.iter().zip(&mut among) {
+            among[place] = among[place].min(at(of_all, place));
+        }
+    }
+    among
 }
 
 fn usage_ppm(queue: &Queue, number: usize, there_was: &[DecayedUsage]) -> u64 {

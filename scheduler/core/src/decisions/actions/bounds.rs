@@ -2,7 +2,7 @@
 
 use crate::decisions::entitled::Entitled;
 use crate::decisions::plan::Refusal;
-use crate::decisions::shares::{Right, Shares};
+use crate::decisions::shares::{Guarantees, Right, Shares};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::{Cluster, limits};
 use crate::state::resources::Charge;
@@ -21,8 +21,9 @@ pub(super) struct Taken {
     pub(super) amount: u64,
     /// Whether any victim is within its queue's fair share.
     pub(super) entitled: bool,
-    /// Whether any victim is within its queue's guaranteed part.
-    pub(super) guaranteed: bool,
+    /// The guarantees that victims of the unit's own queue are within. What other queues' victims are within does not
+    /// bear on the unit.
+    pub(super) guaranteed: Guarantees,
 }
 
 /// The bounds of one attempt.
@@ -158,7 +159,7 @@ impl Bounds<'_> {
         };
         let taken = Taken {
             entitled: before.entitled || victims().any(|victim| victim.entitled),
-            guaranteed: before.guaranteed || victims().any(|victim| victim.guaranteed),
+            guaranteed: selection.guarantees_of(self.unit.queue, victims()).with(before.guaranteed),
             ..before
         };
         let refusal = self.above_share(&charge, held, taken);
@@ -181,14 +182,16 @@ impl Bounds<'_> {
     fn above_share(&self, charge: &Charge, held: impl Fn(usize) -> u64, taken: Taken) -> Option<Refusal> {
         let reclaims = self.action == Action::Reclaim;
         let must_be_entitled = reclaims || taken.entitled;
-        let must_be_guaranteed = taken.guaranteed || (reclaims && self.right == Right::Guarantee);
+        let by_right = Guarantees::of(|right| reclaims && self.right == right);
+        let must_be_guaranteed = taken.guaranteed.with(by_right);
         let queue = self.unit.queue;
         let above = |number: &usize| held(*number) > self.shares.fair_share(queue, *number);
         let resources = || charge.parts().map(|(number, _)| number);
         // In preemption, a unit of high priority takes the place of others of its queue, whatever the queue holds.
         let above = resources().find(|number| reclaims && above(number));
         let lacks = |must_be: bool, right: Right| must_be && !self.own.would_be(right, self.unit.rank, charge);
-        let lacks = lacks(must_be_entitled, Right::FairShare) || lacks(must_be_guaranteed, Right::Guarantee);
+        let lacks =
+            lacks(must_be_entitled, Right::FairShare) || must_be_guaranteed.rights().any(|right| lacks(true, right));
         let lacking = || lacks.then(|| resources().next().unwrap_or(0));
         above.or_else(lacking).map(|resource| Refusal::above(self.shares, queue, resource))
     }

@@ -58,7 +58,7 @@ impl Evicting<'_> {
             victims: taken.len(),
             amount: amounts.fold(0, u64::saturating_add),
             entitled: victims().any(|victim| victim.entitled),
-            guaranteed: victims().any(|victim| victim.guaranteed),
+            guaranteed: self.selection.guarantees_of(self.bounds.unit.queue, victims()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Preempt: units of lower priority in the same queue make way.
 
 use crate::decisions::plan::Refusal;
-use crate::decisions::shares::Right;
+use crate::decisions::shares::{Guarantees, Right};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::vocabulary::claim::Action;
@@ -14,7 +14,8 @@ use super::reclaim::{others_give, reclaim_with_own};
 use super::takes::Takes;
 
 /// Places a unit by evicting units of strictly lower priority in its queue. If the unit would be entitled, it may take
-/// any of them, otherwise only borrowed ones. It may take guaranteed ones only if it would be guaranteed.
+/// any of them, otherwise only borrowed ones. It may take guaranteed ones only if it would be guaranteed in the same
+/// way.
 ///
 /// A unit that would be entitled also takes from other queues if its own queue cannot make all the room, or if the
 /// evicted units of its own queue would only take their places back from the others. Returns the action that placed it.
@@ -33,8 +34,8 @@ pub(crate) fn preempt(
     }
     let own = context.entitled.know(cluster, context.shares, unit.queue);
     let least = unit.least_charge(cluster);
-    let [entitled, guaranteed] =
-        [Right::FairShare, Right::Guarantee].map(|right| own.would_be(right, unit.rank, &least));
+    let entitled = own.would_be(Right::FairShare, unit.rank, &least);
+    let guaranteed = Guarantees::of(|right| own.would_be(right, unit.rank, &least));
     context.know_evictable(cluster, unit.queue);
     let queue = context.evictable.number_of(unit.queue).ok_or(Refusal::NothingToTake)?;
     let takes = Takes::Preempt { queue, priority: unit.rank.priority.0, entitled, guaranteed };

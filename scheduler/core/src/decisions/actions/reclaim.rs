@@ -2,7 +2,7 @@
 //! beyond their quota for queues that cannot use their own quota otherwise.
 
 use crate::decisions::plan::Refusal;
-use crate::decisions::shares::Right;
+use crate::decisions::shares::{Guarantees, Right};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::resources::Charge;
@@ -14,7 +14,8 @@ use super::protection::delayed_until_ms;
 use super::takes::{Own, Takes};
 
 /// Places a unit that would be entitled, by evicting borrowed units of other queues. Free and borrowed room may be too
-/// scattered for that. Then a unit that would be guaranteed may also evict units beyond their queues' quotas.
+/// scattered for that. Then a unit that would be guaranteed may also evict units beyond their queues' quotas: for
+/// queues below the same division their own quotas count, and for others those of the divisions, too.
 pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     let least = unit.least_charge(cluster);
     if let Some(resource) = context.shares.exceeded(cluster, unit.queue, &least) {
@@ -28,12 +29,12 @@ pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
         return Err(Refusal::Delayed { until_ms });
     }
     // Asked before the queue's set is made, which takes as long as a look at all that the queue has placed.
-    if !others_give(cluster, context, unit, true) {
+    if !others_give(cluster, context, unit, Guarantees::of(|_| true)) {
         return Err(Refusal::NothingToTake);
     }
     let own = context.entitled.know(cluster, context.shares, unit.queue);
-    let is_guaranteed = own.would_be(Right::Guarantee, unit.rank, &least);
-    by_rights(is_guaranteed, |right| reclaim_by(right, cluster, context, unit, &needs, None))
+    let guaranteed = Guarantees::of(|right| own.would_be(right, unit.rank, &least));
+    by_rights(guaranteed, |right| reclaim_by(right, cluster, context, unit, &needs, None))
 }
 
 /// Reclaims for a unit that would be entitled, as [`reclaim`] does, but also evicts units of lower priority in the
@@ -44,7 +45,7 @@ pub(super) fn reclaim_with_own(cluster: &mut Cluster, context: &mut Context<'_>,
     context.know_evictable(cluster, unit.queue);
     let queue = context.evictable.number_of(unit.queue).ok_or(Refusal::NothingToTake)?;
     let own = context.entitled.know(cluster, context.shares, unit.queue);
-    let guaranteed = own.would_be(Right::Guarantee, unit.rank, &least);
+    let guaranteed = Guarantees::of(|right| own.would_be(right, unit.rank, &least));
     let displaced = own.displaced_by(unit.rank, &least);
     let mut refused = Refusal::NothingToTake;
     for among in Some(displaced).filter(|displaced| !displaced.is_empty()).into_iter().map(Some).chain([None]) {
@@ -57,23 +58,27 @@ pub(super) fn reclaim_with_own(cluster: &mut Cluster, context: &mut Context<'_>,
     Err(refused)
 }
 
-/// Reclaims by the fair share and, if that does not help a guaranteed unit, by the guarantee.
-fn by_rights(is_guaranteed: bool, mut reclaim: impl FnMut(Right) -> ActionResult) -> ActionResult {
-    match reclaim(Right::FairShare) {
-        // A search that was cut short goes on in the next cycle.
-        Err(first) if is_guaranteed && !matches!(first, Refusal::SearchExhausted) => {
-            reclaim(Right::Guarantee).map_err(|second| first.more_telling(second))
+/// Reclaims by the fair share and, if that does not help a guaranteed unit, by its guarantees.
+fn by_rights(guaranteed: Guarantees, mut reclaim: impl FnMut(Right) -> ActionResult) -> ActionResult {
+    let mut outcome = reclaim(Right::FairShare);
+    for right in guaranteed.rights() {
+        match outcome {
+            // A search that was cut short goes on in the next cycle.
+            Err(first) if !matches!(first, Refusal::SearchExhausted) => {
+                outcome = reclaim(right).map_err(|second| first.more_telling(second));
+            }
+            outcome => return outcome,
         }
-        outcome => outcome,
     }
+    outcome
 }
 
 /// Whether any other queue holds more than its share of what a unit needs or, if the unit would be guaranteed, more than
 /// its quota.
-pub(super) fn others_give(cluster: &Cluster, context: &mut Context<'_>, unit: &Unit, is_guaranteed: bool) -> bool {
+pub(super) fn others_give(cluster: &Cluster, context: &mut Context<'_>, unit: &Unit, guaranteed: Guarantees) -> bool {
     let needs = needs(cluster, unit);
     let mut gives = |right| context.givers(cluster, right).is_any_other_among(&needs, unit.queue);
-    gives(Right::FairShare) || (is_guaranteed && gives(Right::Guarantee))
+    gives(Right::FairShare) || guaranteed.rights().any(gives)
 }
 
 /// The resources that a unit needs; of device models, those that it may be placed on.
@@ -93,14 +98,15 @@ fn reclaim_by(
     own_units: Option<Own>,
 ) -> ActionResult {
     let mut givers = context.givers(cluster, right).among(needs);
-    givers.remove(&unit.queue);
+    let shares = context.shares;
+    givers.retain(|queue, _| *queue != unit.queue && shares.holds_against(right, unit.queue, *queue));
     if givers.is_empty() {
         return Err(Refusal::NothingToTake);
     }
     for queue in givers.keys() {
         context.know_evictable(cluster, *queue);
     }
-    let Context { shares, settings, engine, searches, frontiers, entitled, evictable, .. } = context;
+    let Context { settings, engine, searches, frontiers, entitled, evictable, .. } = context;
     let own = entitled.know(cluster, shares, unit.queue);
     let mut gives: Vec<Vec<usize>> = Vec::new();
     for (queue, resources) in givers {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::decisions::shares::Shares;
+use crate::decisions::shares::{Guarantees, Shares};
 use crate::decisions::unit::Rank;
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
@@ -44,6 +44,12 @@ impl<'a> VictimSelection<'a> {
     /// The queue that a victim belongs to.
     pub(super) fn queue(&self, victim: &Victim) -> Option<QueueId> {
         self.victims.queues().get(victim.queue).copied()
+    }
+
+    /// The guarantees of a queue that any of its units among these victims are within.
+    pub(super) fn guarantees_of<'b>(&self, queue: QueueId, victims: impl Iterator<Item = &'b Victim>) -> Guarantees {
+        let of_queue = victims.filter(|victim| self.queue(victim) == Some(queue));
+        of_queue.fold(Guarantees::default(), |all, victim| all.with(victim.guaranteed))
     }
 
     fn may_take(&self, number: usize) -> bool {

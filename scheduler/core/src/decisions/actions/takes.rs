@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::decisions::shares::Right;
+use crate::decisions::shares::{Guarantees, Right};
 use crate::decisions::unit::Rank;
 use crate::vocabulary::claim::Action;
 
@@ -28,8 +28,8 @@ pub(super) enum Takes {
         priority: i32,
         /// Whether units within the queue's fair share may be taken, too.
         entitled: bool,
-        /// Whether guaranteed units may be taken, too.
-        guaranteed: bool,
+        /// The guarantees whose units may be taken, too.
+        guaranteed: Guarantees,
     },
 }
 
@@ -40,8 +40,8 @@ pub(super) struct Own {
     pub(super) queue: usize,
     /// The unit's priority.
     pub(super) priority: i32,
-    /// Whether guaranteed units may be taken, too.
-    pub(super) guaranteed: bool,
+    /// The guarantees whose units may be taken, too.
+    pub(super) guaranteed: Guarantees,
     /// The ranks of the units that may be taken; `None`: units of all ranks.
     pub(super) among: Option<BTreeSet<Rank>>,
 }
@@ -51,7 +51,7 @@ impl Own {
         let rank = victim.rank();
         victim.queue == self.queue
             && rank.priority.0 < self.priority
-            && (self.guaranteed || !victim.guaranteed)
+            && self.guaranteed.cover(victim.guaranteed)
             && victim.is_open_to(Action::Preempt)
             && self.among.as_ref().is_none_or(|among| among.contains(&rank))
     }
@@ -79,8 +79,12 @@ impl Takes {
         match self {
             Self::Reclaim { right, gives, own } => {
                 let holds = |resource: &usize| victim.charge.get(*resource) > 0;
-                let is_given = !victim.guaranteed
-                    && (*right == Right::Guarantee || !victim.entitled)
+                let is_owed = match right {
+                    Right::FairShare => !victim.entitled && !victim.guaranteed.any(),
+                    Right::Guarantee => !victim.guaranteed.of_all,
+                    Right::AmongSiblings => !victim.guaranteed.among_siblings,
+                };
+                let is_given = is_owed
                     && victim.is_open_to(Action::Reclaim)
                     && gives.get(victim.queue).is_some_and(|gives| gives.iter().any(holds));
                 is_given || own.as_ref().is_some_and(|own| own.allows(victim))
@@ -89,7 +93,7 @@ impl Takes {
                 let Rank { priority: of_victim, .. } = victim.rank();
                 of_victim.0 < *priority
                     && (*entitled || !victim.entitled)
-                    && (*guaranteed || !victim.guaranteed)
+                    && guaranteed.cover(victim.guaranteed)
                     && victim.is_open_to(Action::Preempt)
             }
         }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::entitled::{Entitled, PlacedUnit};
-use crate::decisions::shares::Right;
+use crate::decisions::shares::{Guarantees, Right};
 use crate::decisions::unit::{Rank, Unit};
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
@@ -26,8 +26,8 @@ pub(super) struct Victim {
     pub(super) charge: Charge,
     /// Whether it is within its queue's fair share.
     pub(super) entitled: bool,
-    /// Whether it is within its queue's guaranteed part.
-    pub(super) guaranteed: bool,
+    /// The guarantees of its queue that it is within.
+    pub(super) guaranteed: Guarantees,
     /// How many units would be stopped that run or are moving to another place. Of a core with a moved member, each
     /// other member counts, too.
     pub(super) running: usize,
@@ -217,7 +217,7 @@ impl Victims {
             for (_, victim) in of_queue.range((rank, 0)..=(rank, usize::MAX)) {
                 let Some(Some(victim)) = self.all.get_mut(*victim) else { continue };
                 victim.entitled = placed.is(Right::FairShare);
-                victim.guaranteed = placed.is(Right::Guarantee);
+                victim.guaranteed = placed.guarantees();
                 self.changes.extend(&victim.nodes);
             }
         }
@@ -291,7 +291,7 @@ impl Victims {
         let [reclaimable, preemptible] = open;
         let Some(first) = units.first() else { return };
         let (rank, group) = (first.unit.rank, first.unit.group);
-        let (entitled, guaranteed) = (first.is(Right::FairShare), first.is(Right::Guarantee));
+        let (entitled, guaranteed) = (first.is(Right::FairShare), first.guarantees());
         let mut charge = Charge::default();
         units.iter().for_each(|placed| charge.add(&placed.charge));
         let claims = || units.iter().flat_map(|placed| placed.unit.claims.iter());

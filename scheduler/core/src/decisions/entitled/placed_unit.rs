@@ -1,6 +1,6 @@
 //! A placed unit, and the rights of its queue that it is within.
 
-use crate::decisions::shares::Right;
+use crate::decisions::shares::{Guarantees, Right};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
@@ -17,7 +17,7 @@ pub(crate) struct PlacedUnit {
     /// is whole.
     pub(super) is_whole: bool,
     /// By [`Right`].
-    pub(super) verdicts: [Verdict; 2],
+    pub(super) verdicts: [Verdict; 3],
 }
 
 /// How a unit relates to one right of its queue.
@@ -32,11 +32,14 @@ pub(super) enum Verdict {
 }
 
 impl PlacedUnit {
+    /// The verdicts on a unit that has yet to be judged.
+    pub(super) const UNJUDGED: [Verdict; 3] = [Verdict::Out; 3];
+
     /// The placed units of a group, in the order of rank. Their verdicts are not known yet.
     pub(super) fn of_group(cluster: &Cluster, group: GroupId) -> impl Iterator<Item = Self> {
         let is_whole = cluster.group(group).is_some_and(Group::has_minimum);
         let units = Unit::placed(cluster, group).into_iter();
-        units.map(move |unit| Self { charge: unit.charge(cluster), unit, is_whole, verdicts: [Verdict::Out; 2] })
+        units.map(move |unit| Self { charge: unit.charge(cluster), unit, is_whole, verdicts: Self::UNJUDGED })
     }
 
     /// Its members, each as a unit by itself.
@@ -57,6 +60,11 @@ impl PlacedUnit {
     /// Whether it is within a right of its queue; otherwise it is borrowed.
     pub(crate) fn is(&self, right: Right) -> bool {
         self.verdict(right) == Verdict::Within
+    }
+
+    /// The guarantees that it is within.
+    pub(crate) fn guarantees(&self) -> Guarantees {
+        Guarantees::of(|right| self.is(right))
     }
 
     pub(super) fn verdict(&self, right: Right) -> Verdict {

@@ -114,14 +114,18 @@ enum Tree {
     Divided,
     /// Both are below one division that may have all there is.
     BelowAll,
+    /// Both are below one division with a quota of this many devices.
+    Below(u64),
 }
 
 /// Two nodes of three devices. A queue with a quota of two runs two claims for two devices each, so each node has one
 /// device free. Another queue wants to use its quota of two.
 fn quota_in_pieces(tree: Tree) -> (Kit, Vec<ClaimId>) {
     let mut kit = Kit::of_nodes(2, 3);
-    if tree == Tree::BelowAll {
-        kit.queue("all", unlimited());
+    match tree {
+        Tree::BelowAll => kit.queue("all", unlimited()),
+        Tree::Below(devices) => kit.queue("all", quota(devices)),
+        Tree::Flat | Tree::Divided => {}
     }
     for (division, team, weight) in [("left", "borrower", 3), ("right", "owner", 0)] {
         if tree == Tree::Divided {
@@ -130,7 +134,7 @@ fn quota_in_pieces(tree: Tree) -> (Kit, Vec<ClaimId>) {
         let path = match tree {
             Tree::Flat => team.to_owned(),
             Tree::Divided => format!("{division}/{team}"),
-            Tree::BelowAll => format!("all/{team}"),
+            Tree::BelowAll | Tree::Below(_) => format!("all/{team}"),
         };
         kit.queue(&path, Allowance { weight, ..quota(2) });
     }
@@ -143,7 +147,7 @@ fn quota_in_pieces(tree: Tree) -> (Kit, Vec<ClaimId>) {
 
 #[test]
 fn a_quota_whose_free_devices_are_in_pieces_is_made_whole_by_who_is_beyond_its_own() {
-    for tree in [Tree::Flat, Tree::Divided, Tree::BelowAll] {
+    for tree in [Tree::Flat, Tree::Divided, Tree::BelowAll, Tree::Below(6), Tree::Below(4), Tree::Below(3)] {
         let (mut kit, running) = quota_in_pieces(tree);
         let waits = kit.claim(train("owner", whole(2)));
         assert_eq!(
@@ -154,6 +158,53 @@ fn a_quota_whose_free_devices_are_in_pieces_is_made_whole_by_who_is_beyond_its_o
         assert_eq!(kit.running(&[waits]), 1);
         assert!(kit.cycle().steps.is_empty(), "and nothing is taken back again");
     }
+}
+
+#[test]
+fn what_a_division_lends_a_team_goes_back_to_another_team_and_not_to_others() {
+    let mut kit = Kit::of_nodes(2, 3);
+    kit.queue("division", quota(4));
+    kit.queue("division/borrower", Allowance { weight: 3, ..quota(0) });
+    kit.queue("division/owner", Allowance { weight: 0, ..quota(2) });
+    kit.queue("other", quota(2));
+    let running = kit.claims(2, &train("borrower", whole(2)));
+    kit.converge();
+    assert_eq!(kit.running(&running), 2);
+    let other = kit.claim(train("other", whole(2)));
+    assert!(kit.converge().is_empty(), "the division is within its quota");
+    kit.remove(other);
+    let owner = kit.claim(train("owner", whole(2)));
+    assert_eq!(evicted(&kit.converge()), running[1..], "and its other team has nothing yet");
+    assert_eq!(kit.running(&[owner]), 1);
+}
+
+#[test]
+fn a_team_s_quota_beyond_its_division_s_takes_nothing_from_others() {
+    let mut kit = Kit::of_nodes(2, 3);
+    kit.queue("borrower", Allowance { weight: 3, ..quota(2) });
+    kit.queue("division", quota(1));
+    kit.queue("division/owner", quota(2));
+    let running = kit.claims(2, &train("borrower", whole(2)));
+    kit.converge();
+    let waits = kit.claim(train("owner", whole(2)));
+    assert!(kit.converge().is_empty(), "the division may have two, but is certain only of one");
+    assert_eq!((kit.running(&running), kit.running(&[waits])), (2, 0));
+}
+
+#[test]
+fn among_teams_whose_quotas_are_more_than_their_division_s_each_has_its_own() {
+    let mut kit = Kit::of_nodes(2, 3);
+    kit.queue("division", quota(3));
+    for team in ["one", "two"] {
+        kit.queue(&format!("division/{team}"), quota(2));
+    }
+    let one = kit.claims(2, &train("one", whole(2)));
+    kit.converge();
+    assert_eq!(kit.running(&one), 2);
+    let two = kit.claims(2, &train("two", whole(2)));
+    kit.converge();
+    assert_eq!((kit.running(&one), kit.running(&two)), (1, 1));
+    assert!(kit.cycle().steps.is_empty(), "and nothing is taken back again");
 }
 
 #[test]
