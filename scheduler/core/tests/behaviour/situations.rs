@@ -18,4 +18,5 @@ mod reclaim;
 mod refused;
 mod stale_gangs;
 mod starting;
+mod undecided;
 mod withdrawn;
