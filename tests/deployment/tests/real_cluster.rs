@@ -73,6 +73,8 @@ mod restricted;
 mod reviewed;
 #[path = "real_cluster/scheduler.rs"]
 mod scheduler;
+#[path = "real_cluster/suspended.rs"]
+mod suspended;
 #[path = "real_cluster/units.rs"]
 mod units;
 #[path = "real_cluster/upgraded.rs"]
@@ -216,6 +218,15 @@ fn ray_clusters_of_a_real_cluster_start_as_a_whole() {
     on_the_cluster(UNITS, |tests| {
         let _scheduler = tests.deploy_scheduler(&[]);
         tests.ray_clusters_start_as_a_whole();
+    });
+}
+
+#[test]
+#[ignore = "needs a real cluster in KUBECONFIG"]
+fn workloads_of_a_real_cluster_are_suspended_as_a_whole() {
+    on_the_cluster(UNITS, |tests| {
+        let _scheduler = tests.deploy_scheduler(&[]);
+        tests.workloads_are_suspended_as_a_whole();
     });
 }
 

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::Tests;
 
-const LENDER: &str = "aliquot-test-lender";
-const BORROWER: &str = "aliquot-test-borrower";
+pub(crate) const LENDER: &str = "aliquot-test-lender";
+pub(crate) const BORROWER: &str = "aliquot-test-borrower";
 
-fn of_queue(name: &str, grace_seconds: u64) -> Value {
+pub(crate) fn of_queue(name: &str, grace_seconds: u64) -> Value {
     json!({
         "metadata": {"labels": {"aliquot.dev/queue": name}},
         // The program that holds memory does not end at SIGTERM: it is the first process of its container.
@@ -22,14 +22,7 @@ impl Tests<'_> {
             println!("not run: queues that lend devices, because there is only one");
             return;
         }
-        let queue = |name: &str, quota: usize| {
-            let gpu = json!({"quota": quota, "limit": -1, "overQuotaWeight": 1});
-            json!({
-                "apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name},
-                "spec": {"resources": {"gpu": gpu}},
-            })
-        };
-        self.cluster.apply(&[queue(LENDER, 1), queue(BORROWER, self.devices - 1)]);
+        self.create_queues();
         let borrowed: Vec<String> = (0..2 * self.devices).map(|number| format!("borrowed-{number}")).collect();
         borrowed.iter().for_each(|name| self.scheduled(name, 50, &of_queue(BORROWER, 5)));
         borrowed.iter().for_each(|name| self.namespace.wait_for_output(name, "held"));
@@ -61,6 +54,22 @@ impl Tests<'_> {
         assert!(queues.contains(LENDER) && queues.contains(BORROWER), "{queues}");
         println!("{queues}");
         self.clear();
+        self.delete_queues();
+    }
+
+    /// A queue that has lent its only device, and one that has all others and borrows.
+    pub(crate) fn create_queues(&self) {
+        let queue = |name: &str, quota: usize| {
+            let gpu = json!({"quota": quota, "limit": -1, "overQuotaWeight": 1});
+            json!({
+                "apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name},
+                "spec": {"resources": {"gpu": gpu}},
+            })
+        };
+        self.cluster.apply(&[queue(LENDER, 1), queue(BORROWER, self.devices - 1)]);
+    }
+
+    pub(crate) fn delete_queues(&self) {
         for queue in [LENDER, BORROWER] {
             self.cluster.kubectl(&["delete", "queue", queue], "");
         }
