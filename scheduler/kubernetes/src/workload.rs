@@ -155,6 +155,11 @@ impl WorkloadKind {
                     "KubeRay suspends only a RayJob with shutdownAfterJobFinishes and without clusterSelector".into()
                 );
             }
+            // It does so while a RayJob starts or runs. Otherwise its pods stay, and the suspension comes true later.
+            let status = object["status"]["jobDeploymentStatus"].as_str().unwrap_or_default();
+            if ["Waiting", "Complete", "Failed"].contains(&status) {
+                return Err(format!("KubeRay does not suspend a RayJob that is {status}"));
+            }
         }
         Ok(())
     }
@@ -233,7 +238,14 @@ mod tests {
         let torch = WorkloadKind::Training(GangKind::PyTorchJob);
         assert!(refused(torch, json!({"spec": {"runPolicy": {"suspend": true}}})).contains("already"));
         assert!(refused(WorkloadKind::RayJob, json!({"spec": {}})).contains("shutdownAfterJobFinishes"));
-        assert_eq!(WorkloadKind::RayJob.check(&json!({"spec": {"shutdownAfterJobFinishes": true}})), Ok(()));
+        let spec = json!({"shutdownAfterJobFinishes": true});
+        let ray_job = |status: &str| json!({"spec": spec, "status": {"jobDeploymentStatus": status}});
+        for status in ["", "Initializing", "Running"] {
+            assert_eq!(WorkloadKind::RayJob.check(&ray_job(status)), Ok(()));
+        }
+        for status in ["Waiting", "Complete", "Failed"] {
+            assert!(refused(WorkloadKind::RayJob, ray_job(status)).contains(status));
+        }
     }
 
     #[test]
