@@ -256,9 +256,10 @@ impl ProcessWatch {
             // An allocation made meanwhile may be in only one of the two figures.
             let is_at_rest = view::contexts(ledger, attached.slot.index, part.number) == Some(*before);
             let memory_bytes = seen.memory_bytes.filter(|_| is_at_rest);
-            let of_allocations = before.other_bytes.saturating_add(rounding_bytes);
-            let bytes =
-                memory_bytes.map(|bytes| bytes.saturating_add(look.unlisted_bytes).saturating_sub(of_allocations));
+            let bytes = memory_bytes.map(|bytes| {
+                let most = bytes.saturating_add(look.unlisted_bytes).saturating_sub(before.other_bytes);
+                most.saturating_sub(rounding_bytes)..=most
+            });
             self.context_sizes.see(seen.id, &look.device, before.count, bytes);
         }
     }
