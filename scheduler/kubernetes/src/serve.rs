@@ -228,8 +228,9 @@ impl Shared {
                 let (queue, this) = (queue.clone(), self.this.clone());
                 Some(Box::new(move |done| {
                     if let (Err(error), Some(shared)) = (done, this.upgrade()) {
-                        warn!(queue, %error, "the queue stays for now");
-                        shared.mirror.lock().queue_stayed(&queue);
+                        if shared.mirror.lock().queue_stayed(&queue) {
+                            warn!(queue, %error, "the queue stays for now, without its quota");
+                        }
                     }
                 }))
             }

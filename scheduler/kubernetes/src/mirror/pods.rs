@@ -309,6 +309,7 @@ impl Mirror {
 
     /// What a pod asks for. `in_turn`: it must be its turn to have its volumes.
     fn request_in(&self, facts: &PodFacts, in_turn: bool) -> Result<(Request, Means), String> {
+        self.check_queue(facts)?;
         self.gang_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
         let mut amounts = self.amounts_of(facts)?;

@@ -26,6 +26,15 @@ pub(super) struct QueueObject {
     refused: Option<String>,
 }
 
+/// A queue that was deleted, as long as anything is in it or waits for it.
+#[derive(Debug)]
+pub(super) struct DeletedQueue {
+    /// What it is in the books until it is gone from there.
+    spec: QueueSpec,
+    /// Whether the books have kept it.
+    stays: bool,
+}
+
 impl Mirror {
     pub(crate) fn queue(&mut self, name: &str, definition: &QueueDefinition) {
         let spec = definition.spec(name);
@@ -174,21 +183,68 @@ impl Mirror {
             left = later;
         }
         // Queues go before their parents.
-        let mut gone: Vec<&String> = self.told_queues.keys().filter(|name| !wanted.contains_key(*name)).collect();
+        let mut gone: Vec<String> =
+            self.told_queues.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
         gone.sort_by_key(|name| std::cmp::Reverse(self.depth(name)));
-        let gone = gone.into_iter().cloned().map(Observation::QueueRemoved);
-        self.told.extend(gone);
+        for name in gone {
+            self.tell_deleted(&name, &wanted);
+            self.told.push(Observation::QueueRemoved(name));
+        }
+        let again: Vec<String> =
+            self.deleted_queues.keys().filter(|name| wanted.contains_key(*name)).cloned().collect();
+        for name in again {
+            self.deleted_queues.remove(&name);
+            self.look_at_waiting_in(&name);
+        }
         self.told_queues = wanted;
         self.queues_of_parts_changed();
     }
 
-    /// The books did not let a queue go, because something is in it still. It is tried again.
-    pub(crate) fn queue_stayed(&mut self, name: &str) {
-        if self.queue_named(name).is_none() {
-            let spec = QueueSpec { name: name.to_owned(), ..QueueSpec::default() };
-            self.told_queues.insert(name.to_owned(), spec);
-            self.has_changed_queues = true;
+    /// A queue was deleted. What runs in it runs on there, so the books may keep the queue for a while. But its quota
+    /// is for others from now on, and what waits in it starts no more. A queue that has others below it is still
+    /// theirs.
+    fn tell_deleted(&mut self, name: &str, wanted: &BTreeMap<String, QueueSpec>) {
+        let Some(spec) = self.told_queues.get(name).filter(|_| !self.deleted_queues.contains_key(name)) else { return };
+        let mut spec = spec.clone();
+        if !wanted.values().any(|queue| queue.parent.as_deref() == Some(name)) {
+            spec.allowances.values_mut().for_each(|allowance| allowance.quota = Some(0));
+            self.told.push(Observation::Queue(spec.clone()));
         }
+        let waiting: BTreeSet<String> =
+            self.pods.values().filter(|pod| pod.facts.node.is_none()).map(|pod| self.queue_of(&pod.facts)).collect();
+        self.deleted_queues.retain(|name, _| self.told_queues.contains_key(name) || waiting.contains(name));
+        self.deleted_queues.insert(name.to_owned(), DeletedQueue { spec, stays: false });
+        self.look_at_waiting_in(name);
+    }
+
+    /// Pods that wait in a queue are to be looked at again.
+    fn look_at_waiting_in(&mut self, queue: &str) {
+        let waits = |pod: &PodFacts| pod.node.is_none() && self.queue_of(pod) == queue;
+        let waiting = self.pods.iter().filter(|(_, pod)| waits(&pod.facts)).map(|(uid, _)| uid.clone());
+        let waiting: Vec<String> = waiting.collect();
+        self.changed_pods.extend(waiting);
+    }
+
+    /// # Errors
+    /// The queue of a pod that is not bound was deleted.
+    pub(super) fn check_queue(&self, pod: &PodFacts) -> Result<(), String> {
+        let queue = self.queue_of(pod);
+        match self.deleted_queues.contains_key(&queue) {
+            true => Err(format!("its queue {queue:?} was deleted; create the queue again, or name another one")),
+            false => Ok(()),
+        }
+    }
+
+    /// The books did not let a queue go, because something is in it still. It is tried again. Returns whether this is
+    /// new.
+    pub(crate) fn queue_stayed(&mut self, name: &str) -> bool {
+        if self.queue_named(name).is_some() {
+            return false;
+        }
+        let Some(deleted) = self.deleted_queues.get_mut(name) else { return false };
+        self.told_queues.insert(name.to_owned(), deleted.spec.clone());
+        self.has_changed_queues = true;
+        !std::mem::replace(&mut deleted.stays, true)
     }
 
     fn depth(&self, name: &str) -> usize {

@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
 use aliquot_dialects::{DECISION, Decision, GENERATION, NodeFacts as WordsOfNode, Spoken};
-use aliquot_scheduler_core::EventError;
 use aliquot_scheduler_core::placement::{BestFit, Policy};
+use aliquot_scheduler_core::{EventError, QueueError};
 use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
 use serde_json::{Value, json};
 
@@ -165,7 +165,14 @@ impl World {
                 refused.extend(placed.err().map(|why| (uid, why.to_string())));
                 continue;
             }
+            let removed = match &observation {
+                Observation::QueueRemoved(queue) => Some(queue.clone()),
+                _ => None,
+            };
             match self.engine.handle(self.now_ms, observation) {
+                Err(EventError::Queue(QueueError::InUse(_))) if removed.is_some() => {
+                    _ = removed.map(|queue| self.mirror.queue_stayed(&queue));
+                }
                 // A group goes with the last of its members, which may be leaving still.
                 Ok(()) | Err(EventError::GroupInUse(_)) => {}
                 Err(error) => self.log.push(format!("error: {error}")),

@@ -368,6 +368,40 @@ fn pods_run_on_when_their_queue_is_gone() {
 }
 
 #[test]
+fn what_runs_in_a_deleted_queue_runs_on_without_its_quota() {
+    let mut world = World::new();
+    world.node("n", 2);
+    let with_quota = |quota: f64| {
+        let gpu = Some(QueueResource { quota, ..QueueResource::default() });
+        let resources = QueueResources { gpu, ..QueueResources::default() };
+        QueueDefinition { resources, ..QueueDefinition::default() }
+    };
+    world.mirror.queue("gone", &with_quota(2.0));
+    world.mirror.queue("other", &with_quota(0.0));
+    let in_queue = |queue: &str| json!({"metadata": {"labels": {"aliquot.dev/queue": queue}}});
+    for name in ["a", "b", "c"] {
+        world.pod(name, 100, in_queue("gone"));
+    }
+    world.pod("d", 100, in_queue("other"));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"], "the other queue has no share");
+    world.mirror.queue_gone("gone");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "d"], "without a quota each has half");
+    let why = "its queue \"gone\" was deleted; create the queue again, or name another one";
+    assert_eq!(world.why_waiting("c"), why);
+    world.pod("e", 100, in_queue("gone"));
+    world.delete("a");
+    world.reconcile();
+    assert_eq!((world.names_of_bound(), world.why_waiting("e").as_str()), (vec!["d"], why));
+    let is_there = |world: &World| world.view.as_ref().unwrap().queues().iter().any(|queue| queue.queue == "gone");
+    assert!(!is_there(&world), "nothing is in it any more");
+    world.mirror.queue("gone", &with_quota(0.0));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["c", "d"]);
+}
+
+#[test]
 fn the_claim_of_an_ephemeral_volume_is_named_after_its_pod() {
     let mut world = World::new();
     world.node("n", 1);
