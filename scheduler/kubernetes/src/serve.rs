@@ -227,10 +227,10 @@ impl Shared {
             Observation::QueueRemoved(queue) => {
                 let (queue, this) = (queue.clone(), self.this.clone());
                 Some(Box::new(move |done| {
-                    if let (Err(error), Some(shared)) = (done, this.upgrade()) {
-                        if shared.mirror.lock().queue_stayed(&queue) {
-                            warn!(queue, %error, "the queue stays for now, without its quota");
-                        }
+                    if let (Err(error), Some(shared)) = (done, this.upgrade())
+                        && shared.mirror.lock().queue_stayed(&queue)
+                    {
+                        warn!(queue, %error, "the queue stays for now, without its quota");
                     }
                 }))
             }
