@@ -99,14 +99,25 @@ impl Attribution {
 impl Census<'_> {
     /// The slice of a process, if it has one.
     pub(crate) fn place(&mut self, process: ProcessId) -> Place {
-        let (number, attached) = match self.members.get(&process.pid) {
-            Some(&(number, slot)) => (Some(number), Some(slot)),
+        let (number, attached) = match self.member(process.pid) {
+            Some((number, slot)) => (Some(number), Some(slot)),
             None => (self.number_of(process), None),
         };
         match number.and_then(|number| self.slices.get(&number)) {
             Some(slice) => Place::Inside { slice: Arc::clone(slice), attached },
             None => Place::Outside,
         }
+    }
+
+    /// The number of the slice that a process is attached to, and its slot. A process that attaches after the census and
+    /// then makes a context waits for a look which may have begun between the two: this look must count it.
+    fn member(&mut self, pid: u32) -> Option<(u64, AttachedSlot)> {
+        if let Some(member) = self.members.get(&pid) {
+            return Some(*member);
+        }
+        let member = self.slices.values().find_map(|live| Some((live.number, live.slot_of(pid)?)))?;
+        self.members.insert(pid, member);
+        Some(member)
     }
 
     /// The number of the slice that a process belongs to, for a process that is not attached.
@@ -267,7 +278,33 @@ pub(crate) fn is_within(cgroups: &str, container: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use aliquot_abi::ledger::Identity;
+
     use super::*;
+    use crate::inventory::DeviceUuid;
+    use crate::live::Attached;
+    use crate::region::files::RegionDirs;
+
+    #[test]
+    fn a_process_that_attaches_during_a_look_is_in_its_slice() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut slice = crate::checkpoint::tests::slice(1);
+        slice.parts[0].device = DeviceUuid::new("GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+        let region = RegionDirs::prepare(dir.path()).unwrap().create(&slice).unwrap();
+        let live = Arc::new(LiveSlice::new(&slice, region));
+        let pid = std::process::id();
+        let process = ProcessId { pid, start_time: procfs::start_time(pid).unwrap() };
+        let mut attribution = Attribution::default();
+        let mut census = attribution.census(std::slice::from_ref(&live));
+        assert!(matches!(census.place(process), Place::Outside));
+        let identity = Identity { pid, start_time: process.start_time, pid_namespace: 0 };
+        let slot = AttachedSlot { index: 1, generation: 1, identity };
+        let since = SystemTime::now();
+        live.set_processes(vec![Attached { pid, own_pid: pid, slot, command: procfs::command(pid), since }]);
+        assert!(matches!(census.place(process), Place::Inside { attached: Some(found), .. } if found == slot));
+    }
 
     #[test]
     fn a_region_is_known_by_its_name_among_the_mounts() {

@@ -258,10 +258,12 @@ impl LiveSlice {
         Arc::clone(&self.members.lock().processes)
     }
 
-    /// Whether the process `pid` is attached to it now.
+    /// The slot of the process `pid`, if it is attached now.
     #[must_use]
-    pub(crate) fn has_process(&self, pid: u32) -> bool {
-        self.members.lock().processes.binary_search_by_key(&pid, |process| process.pid).is_ok()
+    pub(crate) fn slot_of(&self, pid: u32) -> Option<AttachedSlot> {
+        let processes = self.processes();
+        let at = processes.binary_search_by_key(&pid, |process| process.pid).ok()?;
+        processes.get(at).map(|process| process.slot)
     }
 
     /// The slots that its processes use now, each once.

@@ -32,7 +32,7 @@ impl Registrations {
     /// Whether the process uses the shim, at `now_ns`. A process that is ending gets the benefit of the doubt.
     pub(super) fn has(&mut self, look: &ProcessLook, slice: &LiveSlice, now_ns: u64) -> bool {
         let process = look.id;
-        let is_attached = slice.has_process(process.pid);
+        let is_attached = slice.slot_of(process.pid).is_some();
         let program = (look.start_stack, slice.number);
         if is_attached {
             self.unheard_since_ns.remove(&process);
