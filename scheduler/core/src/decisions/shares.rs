@@ -78,7 +78,7 @@ impl Guarantees {
         (self.of_all || !others.of_all) && (self.among_siblings || !others.among_siblings)
     }
 
-    /// These, and others.
+    /// What is among these or among `others`.
     pub(crate) fn with(self, others: Self) -> Self {
         Self { of_all: self.of_all || others.of_all, among_siblings: self.among_siblings || others.among_siblings }
     }

@@ -157,47 +157,41 @@ fn fitting(free: &[u32], wish: Wish) -> Option<Vec<u16>> {
     (devices.len() == usize::from(wish.devices)).then_some(devices)
 }
 
+/// A node, and devices of it.
+type Place = (usize, Vec<usize>);
+
+/// The places that have room for a wish.
+fn places(free: &[Vec<u32>], wish: Wish) -> Vec<Place> {
+    let of_set =
+        |node: usize, set: u32| (node, (0..free[node].len()).filter(|device| set & (1 << device) != 0).collect());
+    let of_node = |node: usize| (0..1_u32 << free[node].len()).map(move |set| of_set(node, set));
+    let has_room = |(node, devices): &Place| {
+        devices.len() == usize::from(wish.devices) && devices.iter().all(|device| free[*node][*device] >= wish.percent)
+    };
+    (0..free.len()).flat_map(of_node).filter(has_room).collect()
+}
+
+/// What is still free when a wish has its place.
+fn less(free: &[Vec<u32>], wish: Wish, (node, devices): &Place) -> Vec<Vec<u32>> {
+    let mut free = free.to_vec();
+    devices.iter().for_each(|device| free[*node][*device] -= wish.percent);
+    free
+}
+
 /// Whether all these wishes can be placed, on any nodes.
-fn all_fit(free: &mut [Vec<u32>], wishes: &[Wish]) -> bool {
+fn all_fit(free: &[Vec<u32>], wishes: &[Wish]) -> bool {
     let Some((wish, others)) = wishes.split_first() else { return true };
-    (0..free.len()).any(|node| {
-        let sets = 0..1_u32 << free[node].len();
-        sets.filter(|set| set.count_ones() == u32::from(wish.devices)).any(|set| {
-            let taken = || (0..32_usize).filter(|device| set & (1 << device) != 0);
-            if taken().any(|device| free[node][device] < wish.percent) {
-                return false;
-            }
-            taken().for_each(|device| free[node][device] -= wish.percent);
-            let fit = all_fit(free, others);
-            taken().for_each(|device| free[node][device] += wish.percent);
-            fit
-        })
-    })
+    places(free, *wish).iter().any(|place| all_fit(&less(free, *wish, place), others))
 }
 
 /// Whether all these wishes find room one after another, in whatever order they come and on whatever devices each is
 /// placed.
-fn surely_fit(free: &mut [Vec<u32>], wishes: &[Wish]) -> bool {
+fn surely_fit(free: &[Vec<u32>], wishes: &[Wish]) -> bool {
     (0..wishes.len()).all(|next| {
         let wish = wishes[next];
-        let others: Vec<Wish> = [&wishes[..next], &wishes[next + 1..]].concat();
-        let mut has_place = false;
-        for node in 0..free.len() {
-            for set in (0..1_u32 << free[node].len()).filter(|set| set.count_ones() == u32::from(wish.devices)) {
-                let taken = || (0..32_usize).filter(|device| set & (1 << device) != 0);
-                if taken().any(|device| free[node][device] < wish.percent) {
-                    continue;
-                }
-                has_place = true;
-                taken().for_each(|device| free[node][device] -= wish.percent);
-                let fit = surely_fit(free, &others);
-                taken().for_each(|device| free[node][device] += wish.percent);
-                if !fit {
-                    return false;
-                }
-            }
-        }
-        has_place
+        let others = [&wishes[..next], &wishes[next + 1..]].concat();
+        let places = places(free, wish);
+        !places.is_empty() && places.iter().all(|place| surely_fit(&less(free, wish, place), &others))
     })
 }
 
@@ -217,7 +211,7 @@ impl Played {
         &self,
         wishes: &[Wish],
         on_one_node: bool,
-        fit: impl Fn(&mut [Vec<u32>], &[Wish]) -> bool,
+        fit: impl Fn(&[Vec<u32>], &[Wish]) -> bool,
     ) -> Option<Harm> {
         let asked = wishes.iter().map(|wish| wish.total()).sum();
         let mut least: Option<Harm> = None;
@@ -235,7 +229,7 @@ impl Played {
                 let wish = victim.runner.wish;
                 victim.devices.iter().for_each(|device| free[victim.node][usize::from(*device)] += wish.percent);
             }
-            if fit(&mut free, wishes) {
+            if fit(&free, wishes) {
                 least = Some(harm);
             }
         }
@@ -266,8 +260,7 @@ proptest! {
     #[test]
     fn for_a_single_task_nobody_could_choose_better_whom_to_preempt(situation in situation(1..=1)) {
         let mut played = situation.play("red", "red");
-        let mut free = played.free.clone();
-        prop_assume!(!all_fit(&mut free, &situation.wishes));
+        prop_assume!(!all_fit(&played.free, &situation.wishes));
         let least = played.least_harm(&situation.wishes, true, all_fit);
         prop_assert_eq!(played.done(situation.asked()), least);
         prop_assert_eq!(played.placed(), usize::from(least.is_some()));
@@ -276,25 +269,26 @@ proptest! {
     #[test]
     fn for_a_single_task_nobody_could_choose_better_from_whom_to_reclaim(situation in situation(1..=1)) {
         let mut played = situation.play("blue", "red");
-        let mut free = played.free.clone();
-        prop_assume!(!all_fit(&mut free, &situation.wishes));
+        prop_assume!(!all_fit(&played.free, &situation.wishes));
         let least = played.least_harm(&situation.wishes, true, all_fit);
         prop_assert_eq!(played.done(situation.asked()), least);
         prop_assert_eq!(played.placed(), usize::from(least.is_some()));
     }
 
-    /// Members are placed one after another, so a gang may not find room where a better packing would. But no less harm
-    /// is passed over with which it finds room in whatever way its members are placed.
+    /// Members are placed one after another, so a cycle may miss room that a better packing has. It must not miss
+    /// victims of less harm with whom the gang fits however its members are placed.
     #[test]
     fn for_a_small_gang_nobody_could_choose_better_among_few(situation in situation(2..=3)) {
         let mut played = situation.play("red", "red");
-        let mut free = played.free.clone();
-        prop_assume!(!all_fit(&mut free, &situation.wishes));
-        let [least, surely] =
-            [all_fit, surely_fit].map(|fit: fn(&mut [Vec<u32>], &[Wish]) -> bool| played.least_harm(&situation.wishes, false, fit));
+        prop_assume!(!all_fit(&played.free, &situation.wishes));
+        let least = played.least_harm(&situation.wishes, false, all_fit);
+        let surely = played.least_harm(&situation.wishes, false, surely_fit);
         let done = played.done(situation.asked());
         match done {
-            Some(done) => prop_assert!(least.is_some_and(|least| least <= done) && surely.is_none_or(|surely| done <= surely)),
+            Some(done) => {
+                prop_assert!(least.is_some_and(|least| least <= done), "{:?} of {:?}", done, least);
+                prop_assert!(surely.is_none_or(|surely| done <= surely), "{:?} of {:?}", done, surely);
+            }
             None => prop_assert_eq!(surely, None),
         }
         prop_assert_eq!(played.placed(), if done.is_some() { situation.wishes.len() } else { 0 });

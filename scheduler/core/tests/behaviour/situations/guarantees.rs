@@ -161,7 +161,7 @@ fn a_quota_whose_free_devices_are_in_pieces_is_made_whole_by_who_is_beyond_its_o
 }
 
 #[test]
-fn what_a_division_lends_a_team_goes_back_to_another_team_and_not_to_others() {
+fn what_a_division_lends_goes_back_to_its_own_teams() {
     let mut kit = Kit::of_nodes(2, 3);
     kit.queue("division", quota(4));
     kit.queue("division/borrower", Allowance { weight: 3, ..quota(0) });
@@ -179,7 +179,7 @@ fn what_a_division_lends_a_team_goes_back_to_another_team_and_not_to_others() {
 }
 
 #[test]
-fn a_team_s_quota_beyond_its_division_s_takes_nothing_from_others() {
+fn a_quota_beyond_the_division_s_takes_nothing_from_others() {
     let mut kit = Kit::of_nodes(2, 3);
     kit.queue("borrower", Allowance { weight: 3, ..quota(2) });
     kit.queue("division", quota(1));
@@ -192,7 +192,7 @@ fn a_team_s_quota_beyond_its_division_s_takes_nothing_from_others() {
 }
 
 #[test]
-fn among_teams_whose_quotas_are_more_than_their_division_s_each_has_its_own() {
+fn among_teams_of_a_small_division_each_has_its_own_quota() {
     let mut kit = Kit::of_nodes(2, 3);
     kit.queue("division", quota(3));
     for team in ["one", "two"] {

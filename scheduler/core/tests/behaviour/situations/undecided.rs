@@ -76,7 +76,7 @@ fn the_model_that_is_owed_is_taken_back_and_not_the_other() {
 }
 
 #[test]
-fn a_share_of_each_model_is_kept_for_a_claim_that_may_take_either() {
+fn who_may_take_either_model_has_a_share_of_each() {
     let mut kit = kit(4, 4);
     ["either", "first", "second"].iter().for_each(|queue| kit.queue_of(queue, quotas(0, 0), |_| {}));
     let [_, prefers_a, prefers_b] = either();
