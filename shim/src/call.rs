@@ -5,7 +5,6 @@
 /// `&dyn Fn` would do the same. But then the table of each of a hundred closures has entries for `FnOnce` and `FnMut`
 /// too, with code and relocations that nothing uses: 7 KB.
 pub(crate) trait Call<T> {
-    /// Makes the call.
     fn make(&self) -> T;
 }
 

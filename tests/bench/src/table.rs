@@ -19,7 +19,7 @@ impl Table {
         Table::new(&[what, "bare", "with the shim", "added", "aim", "met"])
     }
 
-    /// Prints a row.
+    /// Prints a row at once, so that a bench that is cut off has shown what it measured.
     pub(crate) fn row(&mut self, cells: &[String]) {
         assert_eq!(cells.len(), self.columns, "a cell for each column");
         println!("| {} |", cells.join(" | "));

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// The API of the kind.
 pub const API_VERSION: &str = "monitoring.coreos.com/v1";
-/// The kind.
+/// The kind of object by which the operator finds pods with metrics.
 pub const KIND: &str = "PodMonitor";
 
 /// Pods of its own namespace whose metrics Prometheus reads.
@@ -26,7 +26,7 @@ pub struct PodMonitor {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodMonitorSpec {
-    /// The pods' labels.
+    /// Selects the pods by their labels.
     pub selector: LabelSelector,
     /// The places of the metrics in each of the pods.
     pub pod_metrics_endpoints: Vec<PodMetricsEndpoint>,
