@@ -200,11 +200,15 @@ fn what_counts_by_its_metadata_is_watched_without_the_rest() {
         .into_iter()
         .chain(by_name.into_iter().chain(["namespaces."]).chain(suspended).chain(of_ray).map(str::to_owned))
         .collect();
-    world.cluster.wait_until("all are watched", |cluster| watched(cluster, true).len() >= expected.len());
+    // The planner reads queues whole, and some replicas begin to do so after the webhook's watches.
+    let read_whole = ["nodes.", "pods.", "queues.aliquot.dev"];
+    world.cluster.wait_until("all are watched", |cluster| {
+        let whole = watched(cluster, false);
+        watched(cluster, true).is_superset(&expected) && read_whole.iter().all(|kind| whole.contains(*kind))
+    });
     assert_eq!(watched(&world.cluster, true), expected);
     let whole = watched(&world.cluster, false);
     assert!(!whole.contains("namespaces.") && !whole.contains("jobs.batch"), "{whole:?}");
-    assert!(whole.contains("pods.") && whole.contains("nodes.") && whole.contains("queues.aliquot.dev"), "{whole:?}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::{create, is_bound, manifest, remove_pods, run};
+use super::{FIRST, create, is_bound, manifest, remove_pods, run};
 use crate::kit::{self, Cluster, Extras};
 
 /// A label of nodes.
@@ -96,7 +96,7 @@ fn gangs() {
     println!("{NODES_OF_8} nodes, {GANGS} gangs of 8 within racks, until bound: {took}");
 }
 
-/// Pods with parts of GPUs and pods without devices, in turns: the first turn of all has to make connections.
+/// Pods with parts of GPUs and pods without devices, in turns. Connections are made before the first turn.
 fn kinds() {
     let mut cluster = Cluster::start();
     (0..100).for_each(|node| cluster.node(&format!("n{node}"), 8));
@@ -104,6 +104,7 @@ fn kinds() {
     wait_for_leader(&cluster);
     let (client, runtime) = cluster.objects.client();
     runtime.block_on(remove_pods(&Api::default_namespaced(client.clone())));
+    runtime.block_on(run(&client, "aliquot", false, FIRST));
     let bindings = || ["sum", "count"].map(|of| scheduler.metric(&format!("binding_seconds_{of}")).unwrap_or_default());
     for turn in 0..6 {
         let (has_devices, before) = (turn % 2 == 0, bindings());
