@@ -4,6 +4,8 @@
 //! where nobody has led yet. A second Lease tells them apart: every leader sees to it that it is there, and nobody holds
 //! it. Where it is, whoever finds no Lease waits until each holder has made it again or leads no more.
 
+mod keeper;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +22,8 @@ use tracing::{info, warn};
 use crate::serve::Config;
 use crate::telemetry::{Status, Written};
 
+pub(crate) use keeper::Keeper;
+
 /// The Lease that says that a replica has led here. Whoever makes it is the first one.
 const HAS_LED: &str = "aliquot-scheduler-has-led";
 
@@ -33,7 +37,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// A replica that waits for the lease, or holds it.
 #[derive(Clone)]
-pub(crate) struct Candidate {
+struct Candidate {
     leases: Api<Lease>,
     /// No two replicas have the same.
     identity: String,
@@ -57,6 +61,11 @@ impl Fence {
     pub(crate) fn left(&self) -> Option<Duration> {
         let left = self.until.lock().saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
+    }
+
+    /// What comes of a write; `None`: this replica may not write, or not for so long.
+    pub(crate) async fn within<T>(&self, write: impl Future<Output = T>) -> Option<T> {
+        timeout(self.left()?, write).await.ok()
     }
 
     /// Ends the right to write.
@@ -85,14 +94,14 @@ enum Renewal {
 }
 
 impl Candidate {
-    pub(crate) fn new(client: Client, config: &Config, status: Arc<Status>) -> Candidate {
+    fn new(client: Client, config: &Config, status: Arc<Status>) -> Candidate {
         let (identity, extender_url) = (config.identity.clone(), config.extender_url.clone());
         Candidate { leases: Api::namespaced(client, &config.namespace), identity, extender_url, status }
     }
 
     /// Waits until this replica leads. Returns its term, which no leader has had before unless the lease was deleted while
     /// nobody led, and until when it may write.
-    pub(crate) async fn lead(&self) -> (u64, Fence) {
+    async fn lead(&self) -> (u64, Fence) {
         let mut seen = Seen { resource_version: None, at: Instant::now(), is_deleted: false };
         let mut last_holder = String::new();
         loop {
@@ -196,7 +205,7 @@ impl Candidate {
     }
 
     /// Renews the lease until that is not possible any more, and says why.
-    pub(crate) async fn renew(&self, term: u64, fence: &Fence) -> String {
+    async fn renew(&self, term: u64, fence: &Fence) -> String {
         let mut is_noted = false;
         loop {
             sleep(RETRY).await;
@@ -242,18 +251,28 @@ impl Candidate {
     }
 
     /// Gives the lease back, so that the next leader need not wait for its end.
-    pub(crate) async fn give_back(&self, term: u64) {
+    async fn give_back(&self, term: u64) {
         let given = async {
-            let Some(mut lease) = self.leases.get_opt(NAME).await? else { return Ok(()) };
-            let Some(spec) = lease.spec.as_mut().filter(|spec| self.is_ours(spec, term)) else { return Ok(()) };
-            spec.holder_identity = None;
-            self.leases.replace(NAME, &PostParams::default(), &lease).await.map(drop)
+            // The last renewal may still be on its way, and change the lease in between.
+            loop {
+                match self.give_back_once(term).await {
+                    Err(error) if is_conflict(&error) => {}
+                    other => return other,
+                }
+            }
         };
         match timeout(RETRY, given).await {
             Ok(Err(error)) => warn!(error = message(&error), "cannot give the lease back"),
             Err(_) => warn!("cannot give the lease back: the API server does not answer"),
             Ok(Ok(())) => {}
         }
+    }
+
+    async fn give_back_once(&self, term: u64) -> kube::Result<()> {
+        let Some(mut lease) = self.leases.get_opt(NAME).await? else { return Ok(()) };
+        let Some(spec) = lease.spec.as_mut().filter(|spec| self.is_ours(spec, term)) else { return Ok(()) };
+        spec.holder_identity = None;
+        self.leases.replace(NAME, &PostParams::default(), &lease).await.map(drop)
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::extender::{self, Waiters};
-use crate::lease::{Candidate, Fence};
+use crate::lease::{Fence, Keeper};
 use crate::mirror::{Choice, Mirror, Waiting, Write};
 use crate::telemetry::{Leading, Status};
 use crate::tls::TlsFiles;
@@ -319,15 +319,19 @@ pub async fn serve(
         let (namespace, status) = (config.namespace.clone(), Arc::clone(&status));
         servers.spawn(reports::serve(for_tokio(listener)?, client.clone(), namespace, status));
     }
-    let candidate = Candidate::new(client.clone(), &config, Arc::clone(&status));
+    let mut lease = Keeper::start(config.clone(), Arc::clone(&status))?;
     let mut stop = std::pin::pin!(stop);
-    let (term, fence) = tokio::select! {
-        leads = candidate.lead() => leads,
-        _ = &mut stop => return Ok(()),
+    let won = tokio::select! {
+        won = lease.won() => Some(won?),
+        _ = &mut stop => None,
+    };
+    let Some((term, fence)) = won else {
+        lease.give_back().await;
+        return Ok(());
     };
     let shared = Shared::new(&config, fence.clone(), Arc::clone(&status), term);
     let led = tokio::select! {
-        why = candidate.renew(term, &fence) => Err(ServeError::LeaseLost(why)),
+        why = lease.lost() => Err(ServeError::LeaseLost(why)),
         ended = lead(client, &config, decisions, term, &shared) => ended,
         _ = &mut stop => Ok(()),
     };
@@ -335,7 +339,7 @@ pub async fn serve(
     fence.end();
     *shared.engine.lock() = None;
     status.leads(None);
-    candidate.give_back(term).await;
+    lease.give_back().await;
     led
 }
 

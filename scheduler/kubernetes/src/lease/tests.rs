@@ -89,8 +89,12 @@ impl Server {
 
 fn candidate(server: &Shared, identity: &str) -> Candidate {
     let server = Arc::clone(server);
+    candidate_of(played::client(move |call| answer(Arc::clone(&server), call)), identity)
+}
+
+fn candidate_of(client: Client, identity: &str) -> Candidate {
     Candidate {
-        leases: Api::namespaced(played::client(move |call| answer(Arc::clone(&server), call)), "aliquot-system"),
+        leases: Api::namespaced(client, "aliquot-system"),
         identity: identity.into(),
         extender_url: None,
         status: Arc::new(Status::default()),
@@ -281,4 +285,61 @@ async fn a_deleted_lease_of_a_dead_leader_is_taken_when_it_is_over() {
         let without_leader = next.duration_since(died);
         assert!(without_leader < LEASE + RETRY + Duration::from_secs(1), "{seed}: {without_leader:?}");
     }
+}
+
+/// What the leader has sent before it ends arrives while it gives the lease back.
+#[tokio::test(start_paused = true)]
+async fn a_late_renewal_does_not_keep_the_lease_from_going_back() {
+    let server = server(1, 20, 0);
+    let (answers, arrives) = (Arc::clone(&server), Arc::new(Mutex::new(false)));
+    let arrives_next = Arc::clone(&arrives);
+    let client = played::client(move |call| {
+        let (server, arrives_next) = (Arc::clone(&answers), Arc::clone(&arrives_next));
+        async move {
+            let is_read = call.method == "GET";
+            let answered = answer(Arc::clone(&server), call).await;
+            if is_read && std::mem::take(&mut *arrives_next.lock()) {
+                let renewal = server.lock().lease.clone().unwrap();
+                server.lock().carry_out(&Call { method: "PUT".into(), path: String::new(), body: renewal });
+            }
+            answered
+        }
+    });
+    let leader = candidate_of(client, "leader");
+    let (term, _) = leader.lead().await;
+    *arrives.lock() = true;
+    leader.give_back(term).await;
+    assert!(!*arrives.lock());
+    let lease = server.lock().lease.clone().unwrap();
+    assert!(lease["spec"].get("holderIdentity").is_none(), "{lease}");
+}
+
+/// In real time: the thread that has started the keeper does nothing else meanwhile.
+#[tokio::test]
+async fn the_lease_is_renewed_while_the_scheduler_computes() {
+    let server = server(1, 20, 0);
+    let keeper_for = |identity: &'static str| {
+        let server = Arc::clone(&server);
+        Keeper::start_with(async move || Ok(candidate(&server, identity))).unwrap()
+    };
+    let mut keeper = keeper_for("first");
+    let (term, fence) = keeper.won().await.unwrap();
+    let (before, began) = (server.lock().version, Instant::now());
+    while server.lock().version < before + 2 {
+        assert!(began.elapsed() < Duration::from_secs(60), "it is not renewed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(fence.left().is_some());
+    let holder = || server.lock().lease.as_ref().unwrap()["spec"].get("holderIdentity").cloned();
+    keeper.give_back().await;
+    assert_eq!(holder(), None);
+    let mut next = keeper_for("second");
+    let (next_term, fence) = next.won().await.unwrap();
+    assert_eq!(next_term, term + 1);
+    // Somebody takes the lease away.
+    server.lock().lease.as_mut().unwrap()["spec"]["holderIdentity"] = "other".into();
+    assert_eq!(next.lost().await, "another replica has taken it");
+    assert_eq!(fence.left(), None);
+    next.give_back().await;
+    assert_eq!(holder(), Some("other".into()));
 }
