@@ -8,7 +8,7 @@ use aliquot_api_server::Events;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::{Instant, interval};
 
-use crate::mirror::{Mirror, Shortage};
+use crate::mirror::{Looked, Shortage};
 use crate::serve::Shared;
 
 /// The reason of these events.
@@ -27,13 +27,13 @@ type Said = Option<(Instant, String)>;
 /// Looks for as long as this replica leads.
 pub(crate) async fn run(shared: Arc<Shared>, events: Events) {
     let mut looks = interval(LOOK);
-    let mut waiting: BTreeMap<String, Said> = BTreeMap::new();
+    let (mut waiting, mut looked) = (BTreeMap::new(), Looked::default());
     loop {
         looks.tick().await;
         if shared.fence.left().is_none() {
             continue;
         }
-        let shortages = shared.read(Mirror::shortages);
+        let shortages = shared.read(|mirror| mirror.shortages(&mut looked));
         for shortage in news(&mut waiting, shortages).into_iter().take(AT_A_LOOK) {
             events.warn(reference(&shortage), REASON, &shortage.text).await;
             waiting.insert(shortage.uid, Some((Instant::now(), shortage.text)));

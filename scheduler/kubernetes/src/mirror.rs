@@ -45,7 +45,7 @@ pub(crate) use access::Access;
 pub(crate) use chosen::Choice;
 pub(crate) use commands::{Binding, Eviction, Write};
 pub(crate) use device_claims::{
-    AboutDevices, DeviceId, LONGEST_MS, LeftOver, Readiness, Reservation, Shortage, is_worthless,
+    AboutDevices, DeviceId, LONGEST_MS, LeftOver, Looked, Readiness, Reservation, Shortage, is_worthless,
 };
 pub(crate) use group_starts::{GroupSaid, GroupStart, Wait};
 pub(crate) use looks::{Imagined, Known};

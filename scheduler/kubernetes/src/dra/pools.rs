@@ -31,6 +31,8 @@ pub(crate) struct Pools {
     spread: BTreeSet<PoolKey>,
     /// A pool has changed that is, or was, in `spread`.
     has_changed_spread: bool,
+    /// How often they have changed.
+    changes: u64,
     /// Pools of which slices or taint rules have changed since they were read.
     changed: BTreeSet<PoolKey>,
 }
@@ -150,7 +152,13 @@ impl Pools {
             }
         }
         self.on_node.retain(|_, keys| !keys.is_empty());
+        self.changes += u64::from(!news.is_empty());
         news
+    }
+
+    /// A number that is another one after each change of the pools.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Whether a pool of another driver that is or was on several nodes has changed since the last call.

@@ -1,6 +1,7 @@
 //! The devices that will do for a request, and what each of them would give.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use aliquot_scheduler_core::{DeviceCore, DeviceMemory};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, DeviceToleration};
@@ -20,6 +21,10 @@ const TAINTED_MAX: usize = 1000;
 
 /// Characters of the expressions that stand in an attribute's name, at most.
 const TEXT_MAX: usize = 200;
+
+/// The time that expressions may take at one look, for all devices together. Nothing is scheduled meanwhile. 40 000
+/// devices and a usual expression take a few tenths of a second.
+const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// What a request asks of a device.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,8 +66,8 @@ impl Criteria {
         let mut tainted = tainted.take(TAINTED_MAX).peekable();
         // To compile expressions takes time.
         tainted.peek()?;
-        let expressions = compile(&self.expressions).ok()?;
-        tainted.find(|(key, device, _)| selects(&expressions, &key.0, device) == Ok(true))
+        let selector = Selector::of(&self.expressions, TIME_MAX).ok()?;
+        tainted.find(|(key, device, _)| selector.selects(&key.0, device) == Ok(true))
     }
 }
 
@@ -81,6 +86,8 @@ pub(crate) struct Selection {
     /// By pool, the findings about the devices of all drivers that are selected, or may be. `None`: devices of our
     /// driver will do, and only these count.
     others: Option<BTreeMap<PoolKey, BTreeMap<String, Found>>>,
+    /// See [`TIME_MAX`].
+    time_max: Duration,
 }
 
 /// The finding about a device of another driver that criteria select, or may select.
@@ -121,16 +128,17 @@ impl Selection {
         }
         let attribute = format!("{named} #{number}");
         let (pools, lacking, numbers) = Default::default();
-        Selection { criteria, attribute, pools, lacking, numbers, others: None }
+        Selection { criteria, attribute, pools, lacking, numbers, others: None, time_max: TIME_MAX }
     }
 
     /// Looks at pools that are new or have changed.
     pub(crate) fn look_at<'a>(&mut self, pools: &Pools, keys: impl Iterator<Item = &'a PoolKey> + Clone) {
-        let expressions = compile(&self.criteria.expressions);
+        let sources = self.criteria.expressions.clone();
+        let selector = Selector::of(&sources, self.time_max);
         for key in keys.clone().filter(|(driver, _)| driver == DRIVER) {
             match pools.get(key) {
                 Some(pool) => {
-                    let found = expressions.as_deref().map_err(String::clone).and_then(|of| self.usable(of, pool));
+                    let found = selector.as_ref().map_err(String::clone).and_then(|of| self.usable(of, pool));
                     match found {
                         Ok((_, true)) => _ = self.lacking.remove(key),
                         _ => _ = self.lacking.insert(key.clone()),
@@ -147,19 +155,14 @@ impl Selection {
             let nodes: BTreeSet<&String> = self.pools.keys().filter_map(|key| pools.get(key)?.node.as_ref()).collect();
             self.numbers = nodes.into_iter().filter_map(|node| self.all_on(pools, node)).collect();
         }
-        match expressions {
-            Ok(expressions) => self.look_at_others(&expressions, pools, keys),
+        match selector {
+            Ok(selector) => self.look_at_others(&selector, pools, keys),
             Err(error) if self.pools.is_empty() => _ = self.pools.insert(PoolKey::default(), Err(error)),
             Err(_) => {}
         }
     }
 
-    fn look_at_others<'a>(
-        &mut self,
-        expressions: &[Expression],
-        pools: &Pools,
-        keys: impl Iterator<Item = &'a PoolKey>,
-    ) {
+    fn look_at_others<'a>(&mut self, selector: &Selector<'_>, pools: &Pools, keys: impl Iterator<Item = &'a PoolKey>) {
         // All devices of a node are those of every driver.
         if self.ours().next().is_some() && !self.criteria.is_all {
             self.others = None;
@@ -169,7 +172,7 @@ impl Selection {
             if self.others.is_some() { keys.collect() } else { pools.all().map(|(key, _)| key).collect() };
         let others = self.others.get_or_insert_default();
         for key in keys {
-            let found = pools.get(key).map(|pool| found(&self.criteria, expressions, &key.0, pool)).unwrap_or_default();
+            let found = pools.get(key).map(|pool| found(&self.criteria, selector, &key.0, pool)).unwrap_or_default();
             match found.is_empty() {
                 true => _ = others.remove(key),
                 false => _ = others.insert(key.clone(), found),
@@ -212,11 +215,11 @@ impl Selection {
     ///
     /// # Errors
     /// An expression fails on one of them.
-    fn usable(&self, expressions: &[Expression], pool: &Pool) -> Result<(BTreeMap<String, Taken>, bool), String> {
+    fn usable(&self, selector: &Selector<'_>, pool: &Pool) -> Result<(BTreeMap<String, Taken>, bool), String> {
         let mut usable = BTreeMap::new();
         let mut are_all = pool.is_complete;
         for (name, device) in pool.devices.iter().filter(|_| pool.is_complete) {
-            if !selects(expressions, DRIVER, device)? {
+            if !selector.selects(DRIVER, device)? {
                 continue;
             }
             if !is_given_out(device) || !self.criteria.tolerate(device) {
@@ -325,8 +328,8 @@ impl Selection {
 }
 
 /// The findings about the devices of a pool that criteria select, or may select.
-fn found(criteria: &Criteria, expressions: &[Expression], driver: &str, pool: &Pool) -> BTreeMap<String, Found> {
-    let of_device = |device: &Device| match selects(expressions, driver, device) {
+fn found(criteria: &Criteria, selector: &Selector<'_>, driver: &str, pool: &Pool) -> BTreeMap<String, Found> {
+    let of_device = |device: &Device| match selector.selects(driver, device) {
         Ok(false) => None,
         Err(error) => Some(Found::Failed(error)),
         Ok(true) => Some(match unsupported_of_others(device) {
@@ -347,23 +350,46 @@ fn unsupported_of_others(device: &Device) -> Option<&'static str> {
     takes_of_node.then_some("resources of the node (nodeAllocatableResourceMappings)")
 }
 
-fn compile(expressions: &[String]) -> Result<Vec<Expression>, String> {
-    expressions.iter().map(|source| Expression::compile(source)).collect()
+/// Compiled expressions, for one look at devices.
+struct Selector<'a> {
+    sources: &'a [String],
+    expressions: Vec<Expression>,
+    began: Instant,
+    time_max: Duration,
+}
+
+impl<'a> Selector<'a> {
+    /// # Errors
+    /// One of the sources is not a CEL expression.
+    fn of(sources: &'a [String], time_max: Duration) -> Result<Selector<'a>, String> {
+        let expressions = sources.iter().map(|source| Expression::compile(source)).collect::<Result<_, _>>()?;
+        Ok(Selector { sources, expressions, began: Instant::now(), time_max })
+    }
+
+    /// Whether all expressions select a device. After the first that does not, the others are not asked, as in Kubernetes.
+    ///
+    /// # Errors
+    /// An expression fails on this device, or there is no time left for it.
+    fn selects(&self, driver: &str, device: &Device) -> Result<bool, String> {
+        for expression in &self.expressions {
+            if self.began.elapsed() >= self.time_max {
+                let Selector { sources, time_max, .. } = self;
+                return Err(format!(
+                    "the CEL expressions {sources:?} take longer than {time_max:?} for all devices together; make them \
+                     simpler"
+                ));
+            }
+            if !expression.selects(driver, device)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// Whether a taint keeps any claim away.
 pub(super) fn has_effect(taint: &DeviceTaint) -> bool {
     matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute")
-}
-
-/// Whether all expressions select a device. After the first that does not, the others are not asked, as in Kubernetes.
-fn selects(expressions: &[Expression], driver: &str, device: &Device) -> Result<bool, String> {
-    for expression in expressions {
-        if !expression.selects(driver, device)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
@@ -456,6 +482,31 @@ mod tests {
         let guarded = selection(&pools, &[guard, colour], json!([]));
         assert_eq!(guarded.part(), Ok((DeviceCore::new(250), DeviceMemory::Thousandths(1000))));
         assert_eq!(usable(&guarded, &["a", "b"]), [true, false]);
+    }
+
+    #[test]
+    fn expressions_have_a_time_for_all_devices_together() {
+        let devices: Vec<Value> = (0..100).map(|number| device(&format!("d{number}"), json!({}))).collect();
+        for driver in [DRIVER, "gpu.example.com"] {
+            let pools = pools(driver, json!(devices));
+            let mut slow = selection(&pools, &["lists.range(10000).all(a, a >= 0)"], json!([]));
+            let keys: Vec<PoolKey> = pools.all().map(|(key, _)| key.clone()).collect();
+            slow.time_max = Duration::from_millis(1);
+            slow.look_at(&pools, keys.iter());
+            let error = match driver {
+                DRIVER => slow.part().unwrap_err(),
+                _ => match slow.found(&keys[0], "d99") {
+                    Some(Found::Failed(error)) => error.clone(),
+                    found => panic!("{found:?}"),
+                },
+            };
+            assert!(error.contains("a >= 0") && error.contains("longer than 1ms for all devices"), "{error}");
+            // One without expressions is not bound by time.
+            let mut plain = selection(&pools, &[], json!([]));
+            plain.time_max = Duration::ZERO;
+            plain.look_at(&pools, keys.iter());
+            assert_eq!(plain.whose() == Whose::Ours, driver == DRIVER);
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ use readiness::Awaiting;
 pub(crate) use readiness::{LONGEST_MS, Readiness, is_worthless};
 pub(crate) use reservations::Reservation;
 pub(super) use reservations::Starting;
-pub(crate) use shortage::Shortage;
+pub(crate) use shortage::{Looked, Shortage};
 use turns::Users;
 
 /// Users that a claim can be reserved for, at most. The limit is Kubernetes'.

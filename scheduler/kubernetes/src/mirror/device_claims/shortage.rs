@@ -21,6 +21,13 @@ pub(crate) struct Shortage {
     pub(crate) text: String,
 }
 
+/// The selections of the last look. As long as the pools are the same, expressions are not evaluated again.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    changes_of_pools: u64,
+    selections: BTreeMap<String, Selection>,
+}
+
 /// A device that would do, if enough of it were free.
 struct Candidate<'a> {
     node: &'a str,
@@ -38,13 +45,16 @@ impl Candidate<'_> {
 
 impl Mirror {
     /// The claims that pods of other schedulers wait for, and that fit nowhere now.
-    pub(crate) fn shortages(&self) -> Vec<Shortage> {
+    pub(crate) fn shortages(&self, looked: &mut Looked) -> Vec<Shortage> {
         let claims = &self.device_claims;
+        let changes_of_pools = claims.pools.changes();
+        let last = std::mem::replace(looked, Looked { changes_of_pools, ..Looked::default() });
         if !claims.pools.has_ours() {
             return Vec::new();
         }
+        let mut before = if last.changes_of_pools == changes_of_pools { last.selections } else { BTreeMap::new() };
         // Claims of one workload ask for the same.
-        let mut selections: BTreeMap<String, Selection> = BTreeMap::new();
+        let selections = &mut looked.selections;
         let mut shortages = Vec::new();
         for (name, claim) in &claims.claims {
             let ask = claim.ask.as_ref().ok().filter(|ask| ask.choices().all(|request| !request.is_all));
@@ -55,10 +65,14 @@ impl Mirror {
             let mut of_choice = |request: &DevicesAsk| {
                 // Problems with a class, and claims for another driver's devices, are not reported here.
                 let criteria = claims.criteria(request).ok()?;
-                let selection = selections.entry(criteria.key()).or_insert_with(|| {
-                    let mut selection = Selection::new(criteria, 0);
-                    selection.look_at(&claims.pools, claims.pools.all().map(|(key, _)| key));
-                    selection
+                let key = criteria.key();
+                let known = before.remove(&key);
+                let selection = selections.entry(key).or_insert_with(|| {
+                    known.unwrap_or_else(|| {
+                        let mut selection = Selection::new(criteria, 0);
+                        selection.look_at(&claims.pools, claims.pools.all().map(|(key, _)| key));
+                        selection
+                    })
                 });
                 selection.part().ok()?;
                 let of_request = claims.shortage(request, selection)?;

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::super::{World, Write};
 use super::BYTES;
+use crate::mirror::Looked;
 
 #[test]
 fn a_shared_claim_is_taken_once_and_keeps_its_users_together() {
@@ -100,9 +101,10 @@ fn what_other_schedulers_claims_lack_is_told() {
     world.node_with_driver("n", 1);
     world.node_with_driver("m", 2);
     let theirs = || json!({"spec": {"schedulerName": "default-scheduler"}});
-    let told = |world: &mut World| {
+    let mut looked = Looked::default();
+    let mut told = |world: &mut World| {
         world.reconcile();
-        world.mirror.shortages().into_iter().map(|of| (of.name, of.text)).collect::<Vec<_>>()
+        world.mirror.shortages(&mut looked).into_iter().map(|of| (of.name, of.text)).collect::<Vec<_>>()
     };
     world.claim("small", 25, None, json!({"capacity": {"requests": {"core": "25", "memory": "70Gi"}}}));
     world.allocate_by_hand("small", "n", "gpu-0", 25, 70 << 30);
@@ -129,6 +131,13 @@ fn what_other_schedulers_claims_lack_is_told() {
     world.change_claim("c", |claim| claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = much);
     let [(_, text)] = told(&mut world).try_into().expect("one claim");
     assert!(text.starts_with("no node has a device of DeviceClass \"gpu.aliquot.dev\""), "{text}");
+    world.node_with_driver("new", 2);
+    assert_eq!(told(&mut world).len(), 1, "a device has come that is as small");
+    let less = json!({"requests": {"core": "100", "memory": "80Gi"}});
+    world.change_claim("c", |claim| claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = less);
+    assert_eq!(told(&mut world), [], "what has come fits");
+    world.change_claim("c", |claim| claim["spec"]["devices"]["requests"][0]["exactly"]["count"] = 3.into());
+    assert_eq!(told(&mut world).len(), 1);
     // Nothing is reported for pods of this scheduler, which have conditions of their own, for pods with gates, and for
     // other drivers' devices.
     world.delete("a");

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::{World, typed};
 use crate::dra::DRIVER;
+use crate::mirror::Looked;
 
 impl World {
     /// A claim for the first of these percentages of a GPU that can be had.
@@ -167,7 +168,7 @@ fn other_schedulers_claims_lack_each_of_their_list() {
     world.claim_of_list("d", &[("large", 60), ("small", 40)]);
     world.pod_with_claim("b", "d", theirs);
     world.reconcile();
-    let shortages = world.mirror.shortages();
+    let shortages = world.mirror.shortages(&mut Looked::default());
     let [of] = &shortages[..] else { panic!("{shortages:?}") };
     assert_eq!(of.name, "d");
     assert!(
