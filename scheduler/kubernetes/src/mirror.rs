@@ -23,6 +23,7 @@ mod nominated;
 mod peers;
 mod pods;
 mod policies;
+mod ports;
 mod precedence;
 mod queues;
 mod reported;
@@ -85,8 +86,7 @@ pub(crate) struct Mirror {
     elastic_gpus: elastic_gpus::ElasticGpus,
     /// By node, what its manager says of its devices, whether the node is known or not.
     said: BTreeMap<String, DevicesSaid>,
-    /// The ports of nodes that pods of ours ask for, or have asked for.
-    ports: BTreeSet<String>,
+    ports: ports::Ports,
     /// The taints of nodes that tolerations of numbers are about.
     taints: NumberedTaints,
     nominated: nominated::Nominated,
@@ -206,7 +206,7 @@ impl Mirror {
             device_claims: device_claims::DeviceClaims::default(),
             elastic_gpus: elastic_gpus::ElasticGpus::default(),
             said: BTreeMap::new(),
-            ports: BTreeSet::new(),
+            ports: ports::Ports::default(),
             taints: NumberedTaints::default(),
             nominated: nominated::Nominated::default(),
             reading: Reading::default(),

@@ -69,10 +69,10 @@ impl NodeFacts {
     ///
     /// # Errors
     /// A quantity of it cannot be read.
-    pub(crate) fn spec(
+    pub(crate) fn spec<'a>(
         &self,
         held: &Held,
-        ports: &BTreeSet<String>,
+        ports: impl Iterator<Item = &'a String>,
         is_counted: impl Fn(&str) -> bool,
         may_give_out: bool,
         claimed: Vec<DeviceSpec>,

@@ -140,8 +140,8 @@ impl Amounts {
     }
 
     /// Adds each of these ports once.
-    pub(crate) fn add_ports(&mut self, ports: &BTreeSet<String>) {
-        self.counted.extend(ports.iter().map(|port| (port.clone(), 1)));
+    pub(crate) fn add_ports<'a>(&mut self, ports: impl Iterator<Item = &'a String>) {
+        self.counted.extend(ports.map(|port| (port.clone(), 1)));
     }
 
     /// What an instance holds beside devices.

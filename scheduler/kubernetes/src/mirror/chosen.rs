@@ -130,7 +130,7 @@ impl Mirror {
     /// # Errors
     /// Why such a pod gets no devices anywhere.
     pub(super) fn request_of_chosen(&self, facts: &PodFacts, node: Option<&str>) -> Result<(Request, Means), String> {
-        let mut amounts = self.amounts_of(facts)?;
+        let mut amounts = self.amounts_asked(facts)?;
         let anywhere = Toleration { key: None, value: None, effect: None };
         let mut constraints = Constraints { tolerations: [anywhere].into(), ..Constraints::default() };
         match node {

@@ -217,7 +217,7 @@ impl Mirror {
         let may_give_out = held.user_of_devices.is_none() && is_read_alike;
         let is_counted = |resource: &str| !self.reading.is_of_devices(resource);
         let claimed = self.claimed_devices(name);
-        let spec = match node.facts.spec(&held, &self.ports, is_counted, may_give_out, claimed) {
+        let spec = match node.facts.spec(&held, self.ports.names(), is_counted, may_give_out, claimed) {
             Ok(mut spec) => {
                 self.add_what_is_said(name, &mut spec.devices);
                 for (place, free) in self.places_on(name) {

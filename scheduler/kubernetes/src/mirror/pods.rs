@@ -35,13 +35,7 @@ impl Mirror {
         }
         self.unlist(&uid);
         self.exchange_nomination(&uid, Some(&facts));
-        if facts.node.is_none() || facts.scheduler == self.own_name {
-            let before = self.ports.len();
-            self.ports.extend(resources::ports(&facts.spec));
-            if self.ports.len() > before {
-                self.changed_nodes.extend(self.nodes.keys().cloned());
-            }
-        }
+        self.note_ports(&uid, Some(&facts));
         if let Some(node) = facts.holds_room_on() {
             self.on_node.entry(node.to_owned()).or_default().insert(uid.clone());
             self.changed_nodes.insert(node.to_owned());
@@ -100,6 +94,7 @@ impl Mirror {
         self.binding_done(uid);
         self.unlist(uid);
         self.exchange_nomination(uid, None);
+        self.note_ports(uid, None);
         self.forget_peers(uid);
         self.forget_kind_of(uid);
         if let Some(known) = self.pods.remove(uid) {
@@ -312,7 +307,7 @@ impl Mirror {
         self.check_queue(facts)?;
         self.gang_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
-        let mut amounts = self.amounts_of(facts)?;
+        let mut amounts = self.amounts_asked(facts)?;
         let mut constraints = placement::constraints(&facts.spec, &self.taints)?;
         let declare = placement::declare(&facts.needed_features);
         constraints.node_terms = placement::both(constraints.node_terms, &declare);

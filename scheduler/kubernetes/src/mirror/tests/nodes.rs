@@ -180,6 +180,32 @@ fn a_port_of_a_node_is_given_to_one_pod() {
     assert_eq!(world.names_of_bound(), ["b", "d", "other"]);
 }
 
+/// Every node lists all ports.
+#[test]
+fn ports_are_forgotten_and_are_few_for_each_pod() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let with_ports = |ports: Vec<u32>, scheduler: &str| {
+        let ports: Vec<_> = ports.iter().map(|port| json!({"containerPort": 80, "hostPort": port})).collect();
+        json!({"spec": {"schedulerName": scheduler, "containers": [{"name": "main", "ports": ports}]}})
+    };
+    world.pod("a", 0, with_ports((1000..1100).collect(), "aliquot"));
+    world.pod("many", 0, with_ports((2000..2101).collect(), "aliquot"));
+    world.pod("theirs", 0, with_ports((3000..30_000).collect(), "default-scheduler"));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    assert_eq!(world.mirror.ports.names().count(), 100);
+    let why = world.why_waiting("many");
+    assert!(why.contains("101 ports of its node (hostPort)") && why.contains("at most 100"), "{why}");
+    world.pod("b", 0, with_ports(vec![1000, 5000], "aliquot"));
+    world.reconcile();
+    assert_eq!(world.mirror.ports.names().count(), 101);
+    world.delete("a");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+    assert_eq!(world.mirror.ports.names().collect::<Vec<_>>(), ["hostPort/TCP/1000", "hostPort/TCP/5000"]);
+}
+
 #[test]
 fn a_pod_tolerates_taints_whose_number_is_great_enough() {
     let mut world = World::new();
