@@ -131,7 +131,10 @@ pub(crate) async fn remove(claims: &Api<ResourceClaim>, claim: &ClaimFacts, shar
         metadata["finalizers"] = claim.finalizers.iter().filter(|of| *of != FINALIZER).map(String::as_str).collect();
         let patch = json!({"metadata": metadata});
         let patched = claims.patch(&claim.name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
-        show(patched, shared);
+        // Without a finalizer a claim that is being deleted is gone, and the watch may have said so already.
+        if patched.metadata.deletion_timestamp.is_none() {
+            show(patched, shared);
+        }
     }
     let preconditions = Preconditions { uid: Some(claim.uid.clone()), resource_version: None };
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
@@ -260,7 +263,36 @@ async fn write(
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::lease::Fence;
+    use crate::played;
+
+    #[tokio::test]
+    async fn a_claim_that_is_gone_does_not_come_back_by_an_answer() {
+        let shared = played::leader(Fence::until(Instant::now() + Duration::from_secs(3600)));
+        let claim = |version: &str, finalizers: &[&str]| {
+            json!({
+                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": {},
+                "metadata": {
+                    "name": "c", "namespace": "default", "uid": "c", "resourceVersion": version,
+                    "finalizers": finalizers, "deletionTimestamp": "2026-01-01T00:00:00Z",
+                },
+            })
+        };
+        let facts = ClaimFacts::of(serde_json::from_value(claim("1", &[FINALIZER])).unwrap()).unwrap();
+        shared.change(|mirror| mirror.resource_claim(facts.clone()));
+        let (of_shared, gone) = (std::sync::Arc::clone(&shared), claim("2", &[]));
+        let client = played::client(move |call| {
+            // The watch is faster than the answer.
+            of_shared.change(|mirror| mirror.resource_claim_gone("default", "c"));
+            let answer = if call.method == "PATCH" { (200, gone.clone()) } else { played::failure(404, "NotFound") };
+            async move { answer }
+        });
+        remove(&Api::namespaced(client, "default"), &facts, &shared).await.unwrap();
+        assert_eq!(shared.read(|mirror| mirror.resource_claim_names().count()), 0);
+    }
 
     #[test]
     fn names_of_shares_are_uuids_and_differ() {

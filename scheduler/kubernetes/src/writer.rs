@@ -24,6 +24,9 @@ use crate::{evicted, readiness, reservation, volumes};
 const AT_ONCE: usize = 64;
 /// Times that a binding is tried if the pod changes meanwhile.
 const TRIES: usize = 5;
+/// A request that has not arrived after so long never does: the API server ends each one after 60 s, and our connections
+/// earlier.
+const ON_ITS_WAY_MAX: Duration = Duration::from_secs(120);
 /// Time between two tries to find out what became of a write.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -142,12 +145,19 @@ async fn carry_out_eviction(
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let outcome = evict(&pods, &uid, &name, shared).await;
     info!(pod = %format_args!("{namespace}/{name}"), ?outcome, "evict");
-    shared.status.evicted(outcome.is_ok());
-    if let (Ok(()), Some(cause)) = (&outcome, cause) {
-        events.warn(pod_reference(&namespace, &name, &uid), evicted::REASON, &cause).await;
-    }
-    if let Err(why) = outcome {
-        shared.change(|mirror| mirror.eviction_refused(&uid, instance, generation, why));
+    match outcome {
+        Evicted::Yes => {
+            shared.status.evicted(true);
+            if let Some(cause) = cause {
+                let said = events.warn(pod_reference(&namespace, &name, &uid), evicted::REASON, &cause);
+                shared.fence.within(said).await;
+            }
+        }
+        Evicted::Refused(why) => {
+            shared.status.evicted(false);
+            shared.change(|mirror| mirror.eviction_refused(&uid, instance, generation, why));
+        }
+        Evicted::Gone | Evicted::Unknown => {}
     }
 }
 
@@ -173,7 +183,8 @@ async fn carry_out_suspension(
                 shared.status.evicted(true);
                 if let Some(cause) = &cause {
                     let text = format!("{cause}; {of} is suspended until its pods are gone");
-                    events.warn(pod_reference(namespace, name, uid), evicted::REASON, &text).await;
+                    let said = events.warn(pod_reference(namespace, name, uid), evicted::REASON, &text);
+                    shared.fence.within(said).await;
                 }
             }
         }
@@ -267,6 +278,7 @@ impl Bind<'_> {
         let condition = json!({"status": {"conditions": [
             {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": message_of_it},
         ]}, "metadata": {"uid": self.binding.uid}});
+        let lost = Instant::now();
         loop {
             sleep(PAUSE).await;
             let Some(left) = shared.fence.left() else {
@@ -276,7 +288,15 @@ impl Bind<'_> {
                 match self.pods.get_opt(&self.binding.name).await? {
                     Some(pod) if self.is_unbound(&pod) => {
                         let patch = Patch::Strategic(&condition);
-                        self.pods.patch_status(&self.binding.name, &PatchParams::default(), &patch).await.map(Some)
+                        match self.pods.patch_status(&self.binding.name, &PatchParams::default(), &patch).await {
+                            // The pod was unbound just now, and no binding is on its way any more.
+                            Err(kube::Error::Api(status))
+                                if (400..500).contains(&status.code) && lost.elapsed() >= ON_ITS_WAY_MAX =>
+                            {
+                                Ok(None)
+                            }
+                            patched => patched.map(Some),
+                        }
                     }
                     other => Ok(other),
                 }
@@ -319,23 +339,37 @@ fn node_of(pod: &Pod) -> Option<&String> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).filter(|node| !node.is_empty())
 }
 
-/// Evicts a pod with its own grace period. Where it is not known what became of that, the engine tries again later.
-///
-/// # Errors
-/// Why the API server does not let it be evicted.
-async fn evict(pods: &Api<Pod>, uid: &str, name: &str, shared: &Shared) -> Result<(), String> {
+/// What became of an eviction.
+#[derive(Debug)]
+enum Evicted {
+    Yes,
+    /// The pod is gone, or another pod has its name, or something of it has changed just now.
+    Gone,
+    /// The API server says why not.
+    Refused(String),
+    /// It may be evicted or not. The engine tries again later.
+    Unknown,
+}
+
+/// Evicts a pod with its own grace period.
+async fn evict(pods: &Api<Pod>, uid: &str, name: &str, shared: &Shared) -> Evicted {
     let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let delete_options = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     let params = EvictParams { delete_options: Some(delete_options), ..EvictParams::default() };
-    let Some(left) = shared.fence.left() else { return Ok(()) };
-    match timeout(left, pods.evict(name, &params)).await {
-        // It is gone, or another pod has its name.
-        Ok(Err(kube::Error::Api(status))) if [404, 409].contains(&status.code) => Ok(()),
-        Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) => Err(status.message.clone()),
-        Ok(Err(error)) => {
-            warn!(pod = name, error = message(&error), "cannot evict; trying again");
-            Ok(())
+    match shared.fence.within(pods.evict(name, &params)).await {
+        Some(Ok(_)) => Evicted::Yes,
+        Some(Err(kube::Error::Api(status))) if [404, 409].contains(&status.code) => Evicted::Gone,
+        // A pod with more than one budget is refused with 500.
+        Some(Err(kube::Error::Api(status))) if (400..=500).contains(&status.code) && status.code != 408 => {
+            Evicted::Refused(status.message.clone())
         }
-        Ok(Ok(_)) | Err(_) => Ok(()),
+        Some(Err(error)) => {
+            warn!(pod = name, error = message(&error), "cannot evict; trying again");
+            Evicted::Unknown
+        }
+        None => Evicted::Unknown,
     }
 }
+
+#[cfg(test)]
+mod tests;
