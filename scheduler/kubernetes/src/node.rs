@@ -1,6 +1,6 @@
 //! A node, as far as the scheduler needs to know it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use aliquot_api_server::{INVENTORY, Inventory};
 use aliquot_dialects::quantity;

@@ -1,6 +1,6 @@
 //! How much a pod asks for, beside devices: what kubelet counts when it admits the pod.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use aliquot_dialects::quantity;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus, ResourceRequirements};

@@ -109,10 +109,6 @@ fn a_replica_that_finds_no_lease_lets_its_holder_lead_on() {
     cluster.pod("a", 50, json!({}));
     cluster.wait_until_bound(&["a"]);
     let leads = |of: &Scheduler| of.metric("leader") == Some(1.0);
-    let holder = |cluster: &Cluster| {
-        let lease = cluster.objects.list(&LEASES).into_iter().find(|of| of["metadata"]["name"] == "aliquot-scheduler");
-        lease.and_then(|lease| lease["spec"]["holderIdentity"].as_str().map(str::to_owned))
-    };
     let is_noted = |cluster: &Cluster| {
         cluster.objects.list(&LEASES).iter().any(|lease| lease["metadata"]["name"] == "aliquot-scheduler-has-led")
     };
@@ -122,7 +118,7 @@ fn a_replica_that_finds_no_lease_lets_its_holder_lead_on() {
     let second = cluster.scheduler();
     cluster.wait_until("the lease is made again", |cluster| {
         assert!(!leads(&second), "it leads, too");
-        holder(cluster) == Some(cluster.identity(1))
+        cluster.holder() == Some(cluster.identity(1))
     });
     cluster.pod("b", 50, json!({}));
     cluster.wait_until_bound(&["a", "b"]);

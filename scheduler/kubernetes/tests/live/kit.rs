@@ -17,7 +17,7 @@ use aliquot_kubernetes_scheduler::{Config, ExtenderListener, Listeners, ServeErr
 use aliquot_scheduler_core::Settings;
 use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Weights};
 use aliquot_scheduler_engine::Decisions;
-use aliquot_test_api_server::{ApiServer, CORE_EVENTS, NODES, PODS, STORAGE_CLASSES, VOLUME_CLAIMS};
+use aliquot_test_api_server::{ApiServer, CORE_EVENTS, LEASES, NODES, PODS, STORAGE_CLASSES, VOLUME_CLAIMS};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -101,6 +101,17 @@ impl Cluster {
     /// else's.
     pub(crate) fn identity(&self, number: u32) -> String {
         format!("replica-{number}_{}", self.directory.path().display())
+    }
+
+    /// The name of the replica that was started last.
+    pub(crate) fn last_identity(&self) -> String {
+        self.identity(self.schedulers)
+    }
+
+    /// The name of the replica that holds the lease.
+    pub(crate) fn holder(&self) -> Option<String> {
+        let lease = self.objects.list(&LEASES).into_iter().find(|of| of["metadata"]["name"] == "aliquot-scheduler")?;
+        lease["spec"]["holderIdentity"].as_str().map(str::to_owned)
     }
 
     /// The file by which clients find the API server.

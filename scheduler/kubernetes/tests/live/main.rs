@@ -2,6 +2,7 @@
 
 mod absent;
 mod both_drivers;
+mod chaos;
 mod claims;
 mod elastic_gpus;
 mod extended_resources;
