@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use aliquot_dialects::quantity;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -24,6 +25,21 @@ pub(crate) struct Global {
     /// Context of the kubeconfig
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) context: Option<String>,
+    /// Cluster of the kubeconfig [default: the context's]
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) cluster: Option<String>,
+    /// User of the kubeconfig [default: the context's]
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) user: Option<String>,
+    /// User to impersonate, for example system:serviceaccount:default:ci
+    #[arg(long = "as", value_name = "NAME", global = true)]
+    pub(crate) impersonate: Option<String>,
+    /// Group to impersonate, can be given several times
+    #[arg(long = "as-group", value_name = "NAME", global = true, requires = "impersonate")]
+    pub(crate) impersonate_groups: Vec<String>,
+    /// Longest wait for an answer of the API server, as 30, 30s or 2m; 0: no limit
+    #[arg(long, value_name = "TIME", global = true, default_value = "30s")]
+    pub(crate) request_timeout: RequestTimeout,
     /// Namespace of the pods [default: the context's]
     #[arg(short, long, value_name = "NAME", global = true)]
     pub(crate) namespace: Option<String>,
@@ -48,7 +64,7 @@ pub(crate) enum Command {
     WhatIf(WhatIfArgs),
 }
 
-/// How an answer is printed: for people, or as JSON for programs.
+/// How an answer is printed: for people, or as JSON or YAML for programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// A table.
@@ -58,6 +74,8 @@ pub(crate) enum Format {
     Wide,
     /// JSON with exact figures.
     Json,
+    /// The same as YAML.
+    Yaml,
 }
 
 #[derive(Clone, Copy, Debug, Args)]
@@ -152,9 +170,36 @@ impl FromStr for Bytes {
     }
 }
 
+/// A time as kubectl reads it: a number of seconds, or numbers with units. `None`: no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestTimeout(pub(crate) Option<Duration>);
+
+impl FromStr for RequestTimeout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RequestTimeout, String> {
+        let time = match text.parse::<u64>() {
+            Ok(seconds) => Some(Duration::from_secs(seconds)),
+            Err(_) => text.parse::<jiff::SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok()),
+        };
+        let time = time.ok_or_else(|| format!("{text:?} is not a time; write for example 30, 30s or 2m"))?;
+        Ok(RequestTimeout((!time.is_zero()).then_some(time)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_as_kubectl_does() {
+        for (text, seconds) in [("5", Some(5)), ("30s", Some(30)), ("1m30s", Some(90)), ("0", None), ("0s", None)] {
+            assert_eq!(text.parse(), Ok(RequestTimeout(seconds.map(Duration::from_secs))), "{text}");
+        }
+        for text in ["", "soon", "-1", "-5s", "1x"] {
+            assert!(text.parse::<RequestTimeout>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

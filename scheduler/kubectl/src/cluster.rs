@@ -11,8 +11,6 @@ use crate::failure::Failure;
 
 /// A server that does not accept a connection within this time counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest wait for an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client of the cluster, with the namespaces that commands use.
 pub(crate) struct Cluster {
@@ -28,10 +26,14 @@ impl Cluster {
     pub(crate) async fn connect(args: &Global) -> Result<Cluster, Failure> {
         let mut config = config(args).await?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
-        config.read_timeout = Some(ANSWER_TIMEOUT);
-        config.write_timeout = Some(ANSWER_TIMEOUT);
+        config.read_timeout = args.request_timeout.0;
+        config.write_timeout = args.request_timeout.0;
         config.reset_reader_on_write = true;
         config.default_retry = false;
+        if args.impersonate.is_some() {
+            config.auth_info.impersonate.clone_from(&args.impersonate);
+            config.auth_info.impersonate_groups = Some(args.impersonate_groups.clone());
+        }
         let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config);
         let client = client.map_err(|error| Failure::new(format!("cannot use the kubeconfig: {}", message(&error))))?;
@@ -42,7 +44,8 @@ impl Cluster {
 /// The configuration that kubectl would use: the named one, else `$KUBECONFIG`, else the user's file, else the cluster
 /// in which this process runs as a pod.
 async fn config(args: &Global) -> Result<Config, Failure> {
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let Global { context, cluster, user, .. } = args;
+    let options = KubeConfigOptions { context: context.clone(), cluster: cluster.clone(), user: user.clone() };
     let (kubeconfig, file) = match &args.kubeconfig {
         Some(file) => (Kubeconfig::read_from(file), format!("the kubeconfig {}", file.display())),
         None => (Kubeconfig::read(), "the kubeconfig".to_owned()),
@@ -55,6 +58,10 @@ async fn config(args: &Global) -> Result<Config, Failure> {
             return of_pod.ok_or_else(|| Failure::new(format!("cannot use {file}: {error}; {hint}")));
         }
     };
+    // The library would take an unknown user for one without credentials.
+    if let Some(user) = user.as_ref().filter(|user| kubeconfig.auth_infos.iter().all(|known| known.name != **user)) {
+        return Err(Failure::new(format!("cannot use {file}: it has no user {user:?}")));
+    }
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
     config.map_err(|error| Failure::new(format!("cannot use {file}: {error}")))
 }

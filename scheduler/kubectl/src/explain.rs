@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use crate::args::{ExplainArgs, Format};
 use crate::cluster::{Cluster, cannot};
+use crate::document::document;
 use crate::failure::Failure;
-use crate::queues::json;
 use crate::{Printed, leader, quota};
 
 /// The reasons of those events that tell why a pod waits or was removed.
@@ -110,7 +110,10 @@ async fn why_no_pods(cluster: &Cluster, name: &str, notes: &mut Vec<String>) -> 
 }
 
 fn printed(found: &Explanation, format: Format, notes: Vec<String>, look: Look) -> Result<Printed, Failure> {
-    let text = if format == Format::Json { json(found)? } else { text(found, look) };
+    let text = match format {
+        Format::Json | Format::Yaml => document(found, format)?,
+        Format::Table | Format::Wide => text(found, look),
+    };
     Ok(Printed { text, notes, exit: 0 })
 }
 

@@ -9,6 +9,7 @@
 mod args;
 mod cluster;
 mod completion;
+mod document;
 mod explain;
 mod failure;
 mod holdings;

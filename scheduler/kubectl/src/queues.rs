@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::args::Format;
 use crate::cluster::Cluster;
+use crate::document::document;
 use crate::failure::Failure;
 use crate::quota::Row;
 use crate::{Printed, leader, quota};
@@ -21,7 +22,7 @@ pub(crate) async fn queues(cluster: &Cluster, format: Format, look: Look) -> Res
         Vec::new()
     });
     let text = match format {
-        Format::Json => json(&QueuesAndQuotas { queues, quotas })?,
+        Format::Json | Format::Yaml => document(&QueuesAndQuotas { queues, quotas }, format)?,
         _ => table(&queues, format == Format::Wide, look) + &table_of_quotas(&quotas, look),
     };
     Ok(Printed { text, notes, exit: 0 })
@@ -46,12 +47,6 @@ fn table_of_quotas(quotas: &[Row], look: Look) -> String {
         table.row(texts.map(str::to_owned).to_vec());
     }
     format!("\n{}", table.render_as(look))
-}
-
-/// An answer as JSON.
-pub(crate) fn json(answer: &impl serde::Serialize) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(answer).map_err(|error| Failure::new(error.to_string()))?;
-    Ok(text + "\n")
 }
 
 fn table(queues: &[Queue], is_wide: bool, look: Look) -> String {

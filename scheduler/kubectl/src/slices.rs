@@ -10,10 +10,10 @@ use serde::Serialize;
 use crate::Printed;
 use crate::args::{Format, SlicesArgs};
 use crate::cluster::Cluster;
+use crate::document::document;
 use crate::explain::percent;
 use crate::failure::Failure;
 use crate::holdings::{self, Holding, Objects};
-use crate::queues::json;
 use crate::usage::{self, Usage, Used};
 
 pub(crate) async fn slices(cluster: &Cluster, args: &SlicesArgs, look: Look) -> Result<Printed, Failure> {
@@ -57,8 +57,9 @@ fn show(objects: Objects, usage: Option<Usage>, args: &SlicesArgs, look: Look) -
     let rows = rows(&objects, usage.as_ref(), args.all_namespaces);
     let with_usage = usage.is_some();
     let notes: Vec<String> = objects.notes.into_iter().chain(usage.into_iter().flat_map(|usage| usage.notes)).collect();
-    if args.output.output == Format::Json {
-        let text = json(&Document { slices: rows, notes })?;
+    let format = args.output.output;
+    if matches!(format, Format::Json | Format::Yaml) {
+        let text = document(&Document { slices: rows, notes }, format)?;
         return Ok(Printed { text, ..Printed::default() });
     }
     if rows.is_empty() {

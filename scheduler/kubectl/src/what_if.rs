@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 
 use crate::args::{Format, WhatIfArgs};
 use crate::cluster::Cluster;
+use crate::document::document;
 use crate::explain::percent;
 use crate::failure::Failure;
 use crate::quota::{Rules, Verdict};
-use crate::{Printed, WOULD_WAIT, leader, queues};
+use crate::{Printed, WOULD_WAIT, leader};
 
 pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) -> Result<Printed, Failure> {
     let (mut pod, made) = match &args.filename {
@@ -65,7 +66,7 @@ pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) ->
     };
     let exit = if answer.waiting == 0 && refused.is_empty() { 0 } else { WOULD_WAIT };
     let text = match args.output.output {
-        Format::Json => queues::json(&Answer { answer, refused })?,
+        format @ (Format::Json | Format::Yaml) => document(&Answer { answer, refused }, format)?,
         _ => text(&answer, &refused, look),
     };
     notes.dedup();

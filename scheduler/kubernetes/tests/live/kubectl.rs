@@ -83,6 +83,46 @@ fn pods_are_explained_to_whoever_may_ask() {
 }
 
 #[test]
+fn options_mean_what_they_do_for_kubectl() {
+    let (cluster, _scheduler) = cluster();
+    cluster.wait_until("the leader answers", |cluster| ask(cluster, &["queues"]).is_ok());
+    let queues: Queues = json_of(&cluster, &["queues"]);
+    let yaml = text(&cluster, &["queues", "-o", "yaml"]);
+    assert!(yaml.starts_with("queues:\n") && queues.queues.iter().all(|queue| yaml.contains(&queue.name)), "{yaml}");
+    for (option, what) in [("--context", "context"), ("--cluster", "cluster"), ("--user", "user")] {
+        let unknown = ask(&cluster, &["queues", option, "nowhere"]).unwrap_err().to_string();
+        assert!(unknown.contains(what) && unknown.contains("nowhere"), "{unknown}");
+    }
+    // What an API server is told.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    let named = |key: &str, value: Value| json!([{"name": "x", (key): value}]);
+    let kubeconfig = json!({
+        "clusters": named("cluster", json!({"server": server})), "users": named("user", json!({})),
+        "contexts": named("context", json!({"cluster": "x", "user": "x"})), "current-context": "x",
+    });
+    let file = cluster.kubeconfig().with_file_name("told");
+    std::fs::write(&file, kubeconfig.to_string()).unwrap();
+    let told = thread::spawn(move || {
+        let mut connection = listener.accept().unwrap().0;
+        let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+        while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+            let read = connection.read(&mut buffer).unwrap();
+            request.extend_from_slice(&buffer[..read]);
+        }
+        String::from_utf8(request).unwrap()
+    });
+    let arguments =
+        ["--kubeconfig", file.to_str().unwrap(), "--as", "ci", "--as-group", "a", "--as-group", "b", "slices"];
+    let cli = Cli::try_parse_from(["kubectl-aliquot"].iter().chain(&arguments)).unwrap();
+    Runtime::new().unwrap().block_on(run(&cli, Look::PLAIN)).unwrap_err();
+    let told = told.join().unwrap();
+    for header in ["impersonate-user: ci", "impersonate-group: a", "impersonate-group: b"] {
+        assert!(told.contains(&format!("{header}\r\n")), "{told}");
+    }
+}
+
+#[test]
 fn quotas_of_namespaces_are_told() {
     let (cluster, _scheduler) = cluster();
     let labels = json!({"aliquot.dev/queue": "large"});
