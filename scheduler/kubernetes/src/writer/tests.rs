@@ -38,8 +38,7 @@ async fn writes_of_eviction(code: u16) -> Vec<String> {
         generation: Generation { term: 1, number: 2 },
     };
     carry_out_eviction(&client, &shared, &events, &Semaphore::new(1), eviction, Some("it makes room".into())).await;
-    let writes = calls.lock().clone();
-    writes
+    calls.lock().clone()
 }
 
 #[tokio::test(start_paused = true)]
