@@ -1,6 +1,8 @@
 //! Pods with resource claims, where managers run as DRA drivers.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
 
 use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, Fault, POD_GROUPS, PODS, SLICES};
 use serde_json::{Value, json};
@@ -431,11 +433,10 @@ fn units_and_claims_are_given_out_by_their_own_nodes() {
     for name in ["a", "b"] {
         cluster.pod_with_template(name, "60", json!({}));
     }
-    cluster.wait_until("one waits", |cluster| {
-        cluster.bound().len() == 2 && ["a", "b"].iter().any(|name| cluster.why_waiting(name).is_some())
+    cluster.wait_until("one lacks room", |cluster| {
+        let lacks_room = |name: &&str| cluster.why_waiting(name).is_some_and(|(reason, _)| reason == "Unschedulable");
+        cluster.bound().len() == 2 && ["a", "b"].iter().any(lacks_room)
     });
-    let (reason, message) = ["a", "b"].iter().find_map(|name| cluster.why_waiting(name)).unwrap();
-    assert_eq!(reason, "Unschedulable", "{message}");
 }
 
 #[test]
@@ -490,16 +491,22 @@ fn a_binding_that_is_refused_undoes_the_allocation() {
     let mut cluster = Cluster::with_faults();
     cluster.device_classes();
     cluster.node_with_driver("n", &["H100"]);
-    let first = std::sync::atomic::AtomicBool::new(true);
-    // Somebody changes the pod under way, and the binding is not even tried again.
+    let first = AtomicBool::new(true);
+    let (look, looked) = mpsc::channel::<()>();
+    let looked = Mutex::new(looked);
+    // Somebody changes the pod under way, and the binding is not even tried again. The allocation is looked at before.
     cluster.server().set_fault(move |_, path| match path.ends_with("/a/binding") {
-        true if first.swap(false, std::sync::atomic::Ordering::SeqCst) => Fault::Refused,
+        true if first.swap(false, Ordering::SeqCst) => {
+            _ = looked.lock().unwrap().recv();
+            Fault::Refused
+        }
         _ => Fault::None,
     });
     let _scheduler = cluster.scheduler();
     cluster.pod_with_template("a", "60", json!({}));
     cluster.wait_until("the claim is allocated", |cluster| cluster.is_allocated("a-gpu-x"));
     let before = cluster.objects.get(&CLAIMS, "default", "a-gpu-x");
+    drop(look);
     cluster.wait_until_bound(&["a"]);
     let after = cluster.objects.get(&CLAIMS, "default", "a-gpu-x");
     let share = |claim: &Value| claim["status"]["allocation"]["devices"]["results"][0]["shareID"].clone();

@@ -2,6 +2,7 @@
 //!
 //! The API server is the project's own, unless `ALIQUOT_TEST_KUBECONFIG` names a real one: see [`crate::objects`].
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,7 +27,7 @@ use tokio::sync::{oneshot, watch};
 use crate::objects::Objects;
 
 /// What is waited for comes long before this, or never.
-const LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
 pub(crate) struct Cluster {
     pub(crate) objects: Objects,
@@ -255,6 +256,17 @@ impl Cluster {
         Some((condition["reason"].as_str()?.to_owned(), condition["message"].as_str()?.to_owned()))
     }
 
+    /// Waits until a pod says for this reason that it waits, in a message that begins so. Returns the message.
+    #[track_caller]
+    pub(crate) fn wait_until_it_waits(&self, name: &str, reason: &str, beginning: &str) -> String {
+        let said = RefCell::new(String::new());
+        self.wait_until(&format!("{name} says {reason}: {beginning}"), |cluster| {
+            let why = cluster.why_waiting(name).filter(|(of, text)| of == reason && text.starts_with(beginning));
+            why.map(|(_, text)| said.replace(text)).is_some()
+        });
+        said.into_inner()
+    }
+
     pub(crate) fn events_about(&self, name: &str) -> Vec<String> {
         let events = self.objects.list(&CORE_EVENTS);
         let about = events.iter().filter(|event| event["involvedObject"]["name"] == name);
@@ -311,6 +323,10 @@ impl Scheduler {
         let mut answer = String::new();
         connection.read_to_string(&mut answer)?;
         let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        if length.parse() != Ok(body.len()) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         Ok((head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned()))
     }
 
@@ -322,6 +338,20 @@ impl Scheduler {
             .filter_map(|line| line.rsplit_once(' '))
             .find(|(of, _)| *of == name)
             .map(|(_, value)| value.parse().unwrap())
+    }
+
+    /// Waits until the replica's metrics are so. `false`: it was started anew, and its counters with it.
+    #[track_caller]
+    pub(crate) fn counts(&self, metrics: &[(&str, f64)]) -> bool {
+        let began = Instant::now();
+        while self.ended.try_recv().is_err() {
+            let Some(other) = metrics.iter().find(|(name, value)| self.metric(name) != Some(*value)) else {
+                return true;
+            };
+            assert!(began.elapsed() < LIMIT, "not {other:?}: {}", self.ask("/metrics").1);
+            thread::sleep(Duration::from_millis(20));
+        }
+        false
     }
 
     /// Waits until the replica ends by itself.

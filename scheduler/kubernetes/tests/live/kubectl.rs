@@ -135,9 +135,13 @@ fn quotas_of_namespaces_are_told() {
     let used = json!({"requests.aliquot.dev/gpu-core": "60", "limits.cpu": "0"});
     let status = json!({"status": {"hard": hard, "used": used}});
     cluster.objects.merge_status(&RESOURCE_QUOTAS, "default", "gpus", &status);
-    let shown = text(&cluster, &["queues"]);
     let row = "default    large  gpus           requests.aliquot.dev/gpu-core    60   100";
-    assert!(shown.contains("\nNAMESPACE  QUEUE  RESOURCEQUOTA  RESOURCE ") && shown.contains(row), "{shown}");
+    // The namespace's queue is known a moment after the leader answers.
+    cluster.wait_until("the quota is told", |cluster| {
+        ask(cluster, &["queues"]).is_ok_and(|shown| {
+            shown.text.contains("\nNAMESPACE  QUEUE  RESOURCEQUOTA  RESOURCE ") && shown.text.contains(row)
+        })
+    });
 
     // Why a Job has no pods.
     let message = "Error creating: pods \"train-x\" is forbidden: exceeded quota: gpus";

@@ -25,15 +25,12 @@ fn a_pod_that_waits_says_why() {
     cluster.pod("a", 60, json!({}));
     cluster.wait_until_bound(&["a"]);
     cluster.pod("b", 60, json!({}));
-    cluster.wait_until("b says why it waits", |cluster| cluster.why_waiting("b").is_some());
-    let (reason, message) = cluster.why_waiting("b").unwrap();
-    // More nodes would help, so an autoscaler is to see it.
-    assert_eq!(reason, "Unschedulable");
-    // Programs tell by its first word what it waits for.
-    assert!(message.starts_with("no-room: "), "{message}");
+    // More nodes would help, so an autoscaler is to see it. Programs tell by the first word what it waits for.
+    let message = cluster.wait_until_it_waits("b", "Unschedulable", "no-room: ");
     assert!(message.contains("600 thousandths") || message.contains("60 %"), "{message}");
-    cluster.wait_until("the event about b", |cluster| !cluster.events_about("b").is_empty());
-    assert!(cluster.events_about("b")[0].starts_with("\"FailedScheduling\": \"no-room: "));
+    cluster.wait_until("the event about b", |cluster| {
+        cluster.events_about("b").iter().any(|event| event.starts_with("\"FailedScheduling\": \"no-room: "))
+    });
     cluster.objects.delete(&PODS, "default", "a");
     cluster.wait_until_bound(&["b"]);
 }
@@ -146,11 +143,9 @@ fn queues_limit_what_a_namespace_holds() {
     cluster.objects.replace(&NAMESPACES, "", namespace);
     let _scheduler = cluster.scheduler();
     cluster.pod("large", 60, json!({}));
-    cluster.wait_until("large waits", |cluster| cluster.why_waiting("large").is_some());
-    let (reason, message) = cluster.why_waiting("large").unwrap();
-    assert!(message.starts_with("quota: ") && message.contains("\"small\""), "{message}");
     // More nodes would not help.
-    assert_eq!(reason, "Waiting");
+    let message = cluster.wait_until_it_waits("large", "Waiting", "quota: ");
+    assert!(message.contains("\"small\""), "{message}");
     cluster.pod("a", 40, json!({}));
     cluster.wait_until_bound(&["a"]);
 }
@@ -253,9 +248,11 @@ fn a_volume_is_made_on_the_node_before_the_pod_is_bound() {
 
 #[test]
 fn nobody_is_told_to_tolerate_a_node_that_is_not_ready() {
-    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    let mut cluster = Cluster::start();
+    cluster.node("n", 1);
     let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
     cluster.objects.merge(&NODES, "", "n", &json!({"spec": {"taints": [taint]}}));
+    let _scheduler = cluster.scheduler();
     cluster.pod("a", 30, json!({}));
     cluster.wait_until("a says why it waits", |cluster| cluster.why_waiting("a").is_some());
     let (_, message) = cluster.why_waiting("a").unwrap();
