@@ -18,6 +18,8 @@ use crate::client::{is_conflict, message};
 
 /// The greatest length of an event's text.
 const MESSAGE_BYTES_MAX: usize = 1024;
+/// The greatest length of an event's name.
+const NAME_BYTES_MAX: usize = 253;
 
 /// The reason of events about an annotation that has no effect on the pod.
 pub const NOT_READ: &str = "AnnotationNotRead";
@@ -90,7 +92,7 @@ impl Events {
             metadata: ObjectMeta { name: Some(name.clone()), namespace: Some(namespace), ..ObjectMeta::default() },
             involved_object: about.clone(),
             reason: Some(reason.into()),
-            message: Some(shortened(text)),
+            message: Some(shortened(text, MESSAGE_BYTES_MAX)),
             type_: Some(kind.into()),
             count: Some(1),
             first_timestamp: Some(now.clone()),
@@ -117,14 +119,33 @@ impl Events {
             hash.update([0]);
         }
         let digits: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        format!("{}.{digits}", about.name.as_deref().unwrap_or("unnamed"))
+        let name = shortened(about.name.as_deref().unwrap_or("unnamed"), NAME_BYTES_MAX - 1 - digits.len());
+        // Each part of a name ends with a letter or a digit.
+        format!("{}.{digits}", name.trim_end_matches(['-', '.']))
     }
 }
 
-fn shortened(text: &str) -> String {
-    let mut end = text.len().min(MESSAGE_BYTES_MAX);
+fn shortened(text: &str, bytes_max: usize) -> String {
+    let mut end = text.len().min(bytes_max);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     text.get(..end).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_event_about_a_long_name_has_a_valid_name() {
+        let client = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+        let events = Events::new(client, "aliquot", "n".into());
+        let name_of = |name: &str| events.name_of(&pod_reference("default", name, "uid"), "Reason", "text");
+        let digits = name_of("a").strip_prefix("a.").unwrap().to_owned();
+        let name = |length: usize| "a".repeat(length);
+        assert_eq!(name_of(&name(236)), format!("{}.{digits}", name(236)));
+        assert_eq!(name_of(&name(253)), format!("{}.{digits}", name(236)));
+        assert_eq!(name_of(&format!("{}-.b", name(235))), format!("{}.{digits}", name(235)));
+    }
 }
