@@ -8,6 +8,7 @@ use aliquot_api_server::Events;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::{Instant, interval};
 
+use crate::lease::Fence;
 use crate::mirror::{Looked, Shortage};
 use crate::serve::Shared;
 
@@ -35,7 +36,7 @@ pub(crate) async fn run(shared: Arc<Shared>, events: Events) {
         }
         let shortages = shared.read(|mirror| mirror.shortages(&mut looked));
         for shortage in news(&mut waiting, shortages).into_iter().take(AT_A_LOOK) {
-            events.warn(reference(&shortage), REASON, &shortage.text).await;
+            tell(&shared.fence, &events, &shortage).await;
             waiting.insert(shortage.uid, Some((Instant::now(), shortage.text)));
         }
     }
@@ -57,6 +58,10 @@ fn news(waiting: &mut BTreeMap<String, Said>, shortages: Vec<Shortage>) -> Vec<S
     news
 }
 
+async fn tell(fence: &Fence, events: &Events, of: &Shortage) {
+    fence.within(events.warn(reference(of), REASON, &of.text)).await;
+}
+
 fn reference(of: &Shortage) -> ObjectReference {
     ObjectReference {
         api_version: Some("resource.k8s.io/v1".into()),
@@ -70,16 +75,36 @@ fn reference(of: &Shortage) -> ObjectReference {
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::played::{self, Call};
+
+    fn shortage(uid: &str, text: &str) -> Shortage {
+        Shortage { namespace: "default".into(), name: uid.into(), uid: uid.into(), text: text.into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_said_after_the_end_of_the_lease() {
+        let fence = Fence::until(Instant::now() + Duration::from_secs(3));
+        let calls: Arc<Mutex<Vec<Instant>>> = Arc::default();
+        let seen = Arc::clone(&calls);
+        // The API server does not answer.
+        let client = played::client(move |_: Call| {
+            seen.lock().push(Instant::now());
+            std::future::pending()
+        });
+        let events = Events::new(client, "aliquot-scheduler", "replica-1".into());
+        for uid in ["a", "b"] {
+            let told = timeout(Duration::from_secs(60), tell(&fence, &events, &shortage(uid, "x"))).await;
+            assert!(told.is_ok(), "{uid}");
+        }
+        assert_eq!(calls.lock().len(), 1);
+    }
 
     #[test]
     fn a_claim_is_spoken_of_when_it_waits_for_long() {
-        let shortage = |uid: &str, text: &str| Shortage {
-            namespace: "default".into(),
-            name: uid.into(),
-            uid: uid.into(),
-            text: text.into(),
-        };
         let mut waiting = BTreeMap::new();
         assert_eq!(news(&mut waiting, vec![shortage("a", "x")]), []);
         assert_eq!(news(&mut waiting, vec![]), [], "it was allocated");

@@ -53,9 +53,9 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, events: Events) {
                     _ => {}
                 }
             }
-            if let (Err(_), Some(left)) = (&start.outcome, shared.fence.left()) {
+            if start.outcome.is_err() {
                 // The condition says the same.
-                _ = timeout(left, events.warn(reference(&start), REASON, &text)).await;
+                shared.fence.within(events.warn(reference(&start), REASON, &text)).await;
             }
         }
     }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use crate::mirror::{Binding, DeviceId, LONGEST_MS, Readiness};
@@ -58,22 +58,28 @@ pub(crate) async fn wait(
             return Err("this replica is no longer the leader".into());
         }
         if !std::mem::replace(&mut is_said, true) {
-            nominate(client, binding, shared).await;
-            let text = format!("the pod is bound to node {} as soon as its devices are ready: {why}", binding.node);
-            events.note(pod_reference(&binding.namespace, &binding.name, &binding.uid), REASON, &text).await;
+            say(client, binding, shared, events, &why).await;
         }
         sleep(PAUSE).await;
     }
 }
 
+/// Says on which node a pod will be, and why it is not there yet.
+async fn say(client: &Client, binding: &Binding, shared: &Shared, events: &Events, why: &str) {
+    nominate(client, binding, shared).await;
+    let text = format!("the pod is bound to node {} as soon as its devices are ready: {why}", binding.node);
+    let pod = pod_reference(&binding.namespace, &binding.name, &binding.uid);
+    shared.fence.within(events.note(pod, REASON, &text)).await;
+}
+
 /// Says in a pod's status on which node it will be, because its binding takes long. What has failed is said anew with the
 /// reason for which the pod waits then.
 pub(crate) async fn nominate(client: &Client, binding: &Binding, shared: &Shared) {
-    let Some(left) = shared.fence.left() else { return };
     let pods: Api<Pod> = Api::namespaced(client.clone(), &binding.namespace);
     let status = json!({"metadata": {"uid": binding.uid}, "status": {NOMINATED: binding.node}});
-    let patch = Patch::Strategic(status);
-    if let Ok(Err(error)) = timeout(left, pods.patch_status(&binding.name, &PatchParams::default(), &patch)).await {
+    let (params, patch) = (PatchParams::default(), Patch::Strategic(status));
+    let write = pods.patch_status(&binding.name, &params, &patch);
+    if let Some(Err(error)) = shared.fence.within(write).await {
         warn!(pod = binding.name, error = message(&error), "cannot say for which node the pod waits");
     }
 }
@@ -90,4 +96,41 @@ fn shun(devices: BTreeSet<DeviceId>, shared: &Arc<Shared>) {
             shared.change(|mirror| mirror.shun_devices_no_more(devices));
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_scheduler_engine::Generation;
+    use parking_lot::Mutex;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::lease::Fence;
+    use crate::played::{self, Call};
+
+    #[tokio::test(start_paused = true)]
+    async fn no_event_is_written_after_the_end_of_the_lease() {
+        let shared = played::leader(Fence::until(Instant::now() + Duration::from_secs(3)));
+        let calls: Arc<Mutex<Vec<String>>> = Arc::default();
+        let seen = Arc::clone(&calls);
+        // The API server does not answer.
+        let client = played::client(move |call: Call| {
+            seen.lock().push(call.method);
+            std::future::pending()
+        });
+        let events = Events::new(client.clone(), "aliquot-scheduler", "replica-1".into());
+        let binding = Binding {
+            uid: "u".into(),
+            namespace: "default".into(),
+            name: "a".into(),
+            resource_version: "1".into(),
+            node: "n".into(),
+            generation: Generation { term: 1, number: 1 },
+            decision: None,
+            volume_claims: Vec::new(),
+            reservations: Vec::new(),
+        };
+        let said = timeout(Duration::from_secs(60), say(&client, &binding, &shared, &events, "it is cold")).await;
+        assert!(said.is_ok() && *calls.lock() == ["PATCH"], "{calls:?}");
+    }
 }

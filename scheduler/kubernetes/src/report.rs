@@ -179,12 +179,10 @@ async fn say_anew(client: &Client, shared: &Shared, about: &About, said: &Said) 
     }
 }
 
-/// Writes the event, if this replica still leads. The condition says the same.
+/// Writes the event. The condition says the same.
 async fn tell(shared: &Shared, events: &Events, about: About, said: Said) {
     let reference = pod_reference(&about.namespace, &about.name, &about.uid);
-    if let Some(left) = shared.fence.left() {
-        _ = timeout(left, events.warn(reference, "FailedScheduling", &said.message)).await;
-    }
+    shared.fence.within(events.warn(reference, "FailedScheduling", &said.message)).await;
 }
 
 /// Writes the condition and the node that is decided on, if the pod is still as it was looked at: it may be bound by now.

@@ -128,9 +128,7 @@ pub(crate) async fn suspend(
         shared.change(|mirror| mirror.suspended(read(top.kind, &metadata)));
         let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
         let text = format!("it is suspended until its pods are gone, and is resumed then{cause}");
-        if let Some(left) = shared.fence.left() {
-            _ = timeout(left, events.warn(reference(&after), SUSPENDED, &text)).await;
-        }
+        shared.fence.within(events.warn(reference(&after), SUSPENDED, &text)).await;
         return Outcome::Suspended(name);
     }
     Outcome::Not("it changes all the time".into())
@@ -175,8 +173,8 @@ async fn resume(client: &Client, shared: &Shared, events: &Events, suspended: &S
     }
     info!(workload = %format_args!("{namespace}/{}", workload.full_name()), "resumed");
     shared.change(|mirror| mirror.suspended_no_more(namespace, workload));
-    if let (true, Some(left)) = (is_suspended, shared.fence.left()) {
-        _ = timeout(left, events.note(reference(&object), RESUMED, text)).await;
+    if is_suspended {
+        shared.fence.within(events.note(reference(&object), RESUMED, text)).await;
     }
 }
 
