@@ -16,6 +16,10 @@ use crate::scheduling_policy::Enforcement;
 /// A report that is older than this does not count any more.
 const FRESH: Duration = Duration::from_secs(3 * INTERVAL.as_secs());
 
+/// A node that has said nothing for so long may be gone, and is forgotten. If it speaks again, its report counts as its
+/// first one.
+const FORGOTTEN: Duration = Duration::from_secs(3600);
+
 /// Characters that are read of what is wrong with a device, at most: the text stands in the conditions of pods.
 const PROBLEM_CHARS_MAX: usize = 256;
 
@@ -24,10 +28,12 @@ const PROBLEM_CHARS_MAX: usize = 256;
 pub(crate) struct Known(Mutex<BTreeMap<String, Heard>>);
 
 /// What was heard of a node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Heard {
     /// Counts the calls of the node's manager.
     call: u64,
+    /// When the last call began or the last report came.
+    at: Instant,
     last: Option<Last>,
     /// What the mirror was told of its devices.
     told: Option<DevicesSaid>,
@@ -41,6 +47,13 @@ struct Heard {
 struct Last {
     at: Instant,
     parts: Vec<PartUse>,
+}
+
+impl Default for Heard {
+    fn default() -> Heard {
+        let (call, last, told, counted_ns, used_ns) = Default::default();
+        Heard { call, at: Instant::now(), last, told, counted_ns, used_ns }
+    }
 }
 
 /// What a slice uses of a device.
@@ -63,7 +76,7 @@ impl Known {
     pub(super) fn begin(&self, node: &str) -> u64 {
         let mut nodes = self.0.lock();
         let heard = nodes.entry(node.to_owned()).or_default();
-        heard.call += 1;
+        (heard.call, heard.at) = (heard.call + 1, Instant::now());
         heard.call
     }
 
@@ -75,7 +88,8 @@ impl Known {
         let said = said(&report, heard.told.as_ref());
         let parts = parts(report);
         heard.count(&parts);
-        heard.last = Some(Last { at: Instant::now(), parts });
+        heard.at = Instant::now();
+        heard.last = Some(Last { at: heard.at, parts });
         if heard.told.as_ref() != Some(&said) {
             heard.told = Some(said.clone());
             tell(said);
@@ -96,12 +110,13 @@ impl Known {
 
     /// Tells of the nodes that have become silent.
     pub(super) fn forget_silent(&self, mut tell: impl FnMut(&str)) {
-        for (node, heard) in self.0.lock().iter_mut() {
+        self.0.lock().retain(|node, heard| {
             if heard.last.take_if(|last| last.at.elapsed() > FRESH).is_some() {
                 heard.told = None;
                 tell(node);
             }
-        }
+            heard.at.elapsed() <= FORGOTTEN
+        });
     }
 
     /// How old the last report of each node is, and what its slices use. What is too old is left out.
@@ -229,6 +244,18 @@ mod tests {
         let mut told = Vec::new();
         assert!(known.take("a", a, report(4), |said| told.push(said)));
         assert_eq!(told.len(), 1, "a node that speaks again is told of anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nodes_that_are_gone_take_no_memory() {
+        let known = Known::default();
+        let (a, b, _) = (known.begin("a"), known.begin("b"), known.begin("c"));
+        assert!(take(&known, "a", a, 1) && take(&known, "b", b, 2));
+        tokio::time::advance(FORGOTTEN).await;
+        assert!(take(&known, "b", b, 3));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(silent(&known), ["a"]);
+        assert!(known.0.lock().keys().eq(["b"]));
     }
 
     #[tokio::test(start_paused = true)]

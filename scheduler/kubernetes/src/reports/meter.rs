@@ -1,11 +1,12 @@
 //! Device time that queues were given, and what of it their pods have used: counted since this replica leads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use aliquot_scheduler_engine::{Shown, View};
 use aliquot_telemetry::queue_uses;
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -32,6 +33,8 @@ type Seconds = Family<OfQueue, Counter<f64, AtomicU64>>;
 pub(crate) struct Meter {
     given: Seconds,
     used: Seconds,
+    /// The queues that there were at the last look.
+    queues: Mutex<BTreeSet<String>>,
 }
 
 impl Meter {
@@ -43,12 +46,21 @@ impl Meter {
         registry.register_with_unit("used_gpu", used, Unit::Seconds, self.used.clone());
     }
 
-    /// Counts what queues have now as given for this long.
+    /// Counts what queues have now as given for this long. What was counted of queues that are gone is forgotten.
     fn given(&self, view: &View, elapsed: Duration) {
+        let mut queues = BTreeSet::new();
         for queue in queue_uses(view) {
             let seconds = elapsed.as_secs_f64() * queue.held_gpu_millis as f64 / 1000.0;
-            self.given.get_or_create(&OfQueue { queue: queue.name }).inc_by(seconds);
+            self.given.get_or_create(&OfQueue { queue: queue.name.clone() }).inc_by(seconds);
+            queues.insert(queue.name);
         }
+        let mut before = self.queues.lock();
+        for queue in before.difference(&queues) {
+            let queue = OfQueue { queue: queue.clone() };
+            self.given.remove(&queue);
+            self.used.remove(&queue);
+        }
+        *before = queues;
     }
 
     /// Counts device time that pods of a queue have used. It counts for the queues above it, too.
@@ -85,5 +97,30 @@ pub(crate) async fn count(shared: &Shared, shown: Shown) {
             }
         }
         queues = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_scheduler_engine::Observation;
+
+    use super::*;
+    use crate::played;
+
+    #[test]
+    fn a_queue_that_is_gone_is_not_counted_any_more() {
+        let (meter, mut engine) = (Meter::default(), played::engine());
+        let queue = aliquot_scheduler_core::QueueSpec { name: "q".into(), ..Default::default() };
+        for observation in [Observation::Synced, Observation::Queue(queue)] {
+            engine.handle(0, observation).unwrap();
+        }
+        let is_counted = |of: &Seconds, queue: &str| of.get(&OfQueue { queue: queue.into() }).is_some();
+        meter.given(&engine.view(), LOOK);
+        meter.used(&engine.view(), "q", 1);
+        assert!(is_counted(&meter.given, "q") && is_counted(&meter.used, "q"));
+        engine.handle(1, Observation::QueueRemoved("q".into())).unwrap();
+        meter.given(&engine.view(), LOOK);
+        assert!(!is_counted(&meter.given, "q") && !is_counted(&meter.used, "q"));
+        assert!(is_counted(&meter.given, "default"));
     }
 }
