@@ -65,8 +65,8 @@ pub(crate) struct KubernetesArgs {
 // For kube-scheduler, which keeps its pods and asks about devices.
 #[derive(clap::Args)]
 struct ExtenderArgs {
-    /// Address on which to serve kube-scheduler's extender protocol. Without a certificate every caller can bind pods:
-    /// use a loopback address, or one that only kube-scheduler reaches [default: none]
+    /// Address on which to serve kube-scheduler's extender protocol. Every accepted caller can bind pods, so without
+    /// --extender-client-authority it must be a loopback address [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     extender_address: Option<SocketAddr>,
     /// PEM file with the certificate of the extender
@@ -75,7 +75,7 @@ struct ExtenderArgs {
     /// PEM file with the key of this certificate
     #[arg(long, value_name = "FILE", requires = "extender_certificate")]
     extender_key: Option<PathBuf>,
-    /// PEM file with the authority of the clients' certificates [default: clients need no certificate]
+    /// PEM file with the authority of the clients' certificates [default: clients need none]
     #[arg(long, value_name = "FILE", requires = "extender_certificate")]
     extender_client_authority: Option<PathBuf>,
     /// URL by which kube-scheduler reaches the extender of this replica, as in https://10.0.0.7:9408. The other
@@ -87,6 +87,11 @@ struct ExtenderArgs {
 impl ExtenderArgs {
     fn listen(&self) -> Result<Option<ExtenderListener>> {
         let Some(address) = self.extender_address else { return Ok(None) };
+        ensure!(
+            self.extender_client_authority.is_some() || address.ip().is_loopback(),
+            "--extender-address is {address}, but without --extender-client-authority every caller can bind pods; give \
+             the authority of kube-scheduler's certificate, or a loopback address, such as 127.0.0.1:9408"
+        );
         let files = self.extender_certificate.clone().zip(self.extender_key.clone());
         let tls = files.map(|(certificate, key)| {
             let client_authority = self.extender_client_authority.clone();
@@ -160,4 +165,35 @@ fn identity() -> Result<String> {
     let name = nix::unistd::gethostname().context("this machine has no name")?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Ok(format!("{}_{}_{:x}", name.to_string_lossy(), std::process::id(), since.as_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        extender: ExtenderArgs,
+    }
+
+    #[test]
+    fn who_may_bind_pods_is_known() {
+        let listens = |arguments: &[&str]| {
+            let all = ["program"].iter().chain(arguments);
+            Arguments::try_parse_from(all).unwrap().extender.listen().map(|listener| listener.is_some())
+        };
+        let certificate = ["--extender-certificate=tls.crt", "--extender-key=tls.key"];
+        let everywhere = "--extender-address=0.0.0.0:0";
+        assert!(listens(&[]).is_ok_and(|listens| !listens));
+        assert!(listens(&["--extender-address=127.0.0.1:0"]).unwrap());
+        assert!(listens(&["--extender-address=[::1]:0"]).is_ok());
+        let refused = listens(&[everywhere]).unwrap_err().to_string();
+        assert!(refused.contains("every caller can bind pods"), "{refused}");
+        assert!(listens(&[&[everywhere], &certificate[..]].concat()).is_err(), "who asks is not known");
+        let authority = ["--extender-client-authority=ca.crt"];
+        assert!(listens(&[&[everywhere], &certificate[..], &authority].concat()).unwrap());
+    }
 }
