@@ -379,7 +379,6 @@ async fn lead(
     thread::Builder::new().name("engine".into()).spawn(engine).map_err(ServeError::Thread)?;
     info!(scheduler = config.name, term, "the scheduler schedules");
     let events = Events::new(client.clone(), "aliquot-scheduler", config.identity.clone());
-    let for_resumed = events.clone();
     tokio::select! {
         run = has_ended => match run {
             Ok(run) => run.map_err(ServeError::from),
@@ -389,9 +388,9 @@ async fn lead(
         () = left_over::run(client.clone(), Arc::clone(shared)) => Ok(()),
         () = report::run(client.clone(), Arc::clone(shared), shown.clone(), events.clone()) => Ok(()),
         () = group_report::run(client.clone(), Arc::clone(shared), events.clone()) => Ok(()),
-        () = claim_report::run(Arc::clone(shared), events) => Ok(()),
-        () = elastic::run(client.clone(), Arc::clone(shared)) => Ok(()),
-        () = suspension::run(client.clone(), Arc::clone(shared), for_resumed) => Ok(()),
+        () = claim_report::run(Arc::clone(shared), events.clone()) => Ok(()),
+        () = elastic::run(client.clone(), Arc::clone(shared), events.clone()) => Ok(()),
+        () = suspension::run(client.clone(), Arc::clone(shared), events) => Ok(()),
         () = queue_status::run(client, Arc::clone(shared), shown.clone()) => Ok(()),
         () = look_again(shared) => Ok(()),
         () = reports::notice_silence(shared) => Ok(()),

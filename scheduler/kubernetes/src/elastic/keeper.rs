@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_api_server::{Client, is_conflict, is_not_found};
+use aliquot_api_server::{Client, Events, is_conflict, is_not_found};
 use jiff::Timestamp;
+use kube::Resource;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
-use tokio::time::{interval, timeout};
+use tokio::time::interval;
 use tracing::info;
 
+use super::plan::WAITS_FOR_POD;
 use super::{ElasticGpu, ElasticGpuClaim, Name, Step};
+use crate::condition::Condition;
 use crate::mirror::Mirror;
 use crate::serve::Shared;
 use crate::telemetry::Written;
@@ -27,7 +30,7 @@ const AT_A_LOOK: usize = 50;
 ///
 /// The mirror learns of a write by the watch, and never by its answer: that can come later than the news that the
 /// object was changed again, or is gone.
-pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
+pub(crate) async fn run(client: Client, shared: Arc<Shared>, events: Events) {
     let mut looks = interval(LOOK);
     let mut last = None;
     for look in 1_u64.. {
@@ -40,12 +43,13 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
         }
         for (claim, steps) in due(&shared, &mut last) {
             for step in steps {
-                let done = match shared.fence.left() {
-                    Some(left) => timeout(left, carry_out(&client, &step)).await.ok(),
-                    None => None,
-                };
-                let is_settled = match done {
-                    Some(Ok(())) => true,
+                let is_settled = match shared.fence.within(carry_out(&client, &step)).await {
+                    Some(Ok(said)) => {
+                        if let Some(said) = said {
+                            shared.fence.within(tell(&events, &said)).await;
+                        }
+                        true
+                    }
                     // Another writer was faster. The watch reports what it wrote.
                     Some(Err(error)) if is_conflict(&error) => true,
                     // The object is gone, which the watch reports. Of one that is created it means that the resource is gone.
@@ -81,8 +85,8 @@ fn due(shared: &Shared, last: &mut Option<Name>) -> Vec<(Name, Vec<Step>)> {
     due
 }
 
-/// Carries out one write.
-async fn carry_out(client: &Client, step: &Step) -> kube::Result<()> {
+/// Carries out one write. Returns the claim whose status was written.
+async fn carry_out(client: &Client, step: &Step) -> kube::Result<Option<ElasticGpuClaim>> {
     let claims = |namespace: &str| Api::<ElasticGpuClaim>::namespaced(client.clone(), namespace);
     let gpus: Api<ElasticGpu> = Api::all(client.clone());
     let params = PatchParams::default();
@@ -107,11 +111,23 @@ async fn carry_out(client: &Client, step: &Step) -> kube::Result<()> {
         }
         Step::SayOfClaim((namespace, name), status) => {
             let patch = Patch::Merge(json!({"status": status}));
-            claims(namespace).patch_status(name, &params, &patch).await?;
+            return claims(namespace).patch_status(name, &params, &patch).await.map(Some);
         }
         Step::SayOfGpu(name, status) => {
             gpus.patch_status(name, &params, &Patch::Merge(json!({"status": status}))).await?;
         }
     }
-    Ok(())
+    Ok(None)
+}
+
+/// Says in an event what a claim's condition says.
+async fn tell(events: &Events, claim: &ElasticGpuClaim) {
+    let conditions = claim.status.iter().flat_map(|status| &status.conditions);
+    for Condition { status, reason, message, .. } in conditions {
+        let about = claim.object_ref(&());
+        match status == "True" || reason == WAITS_FOR_POD {
+            true => events.note(about, reason, message).await,
+            false => events.warn(about, reason, message).await,
+        }
+    }
 }

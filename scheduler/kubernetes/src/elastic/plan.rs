@@ -16,6 +16,8 @@ use crate::condition::Condition;
 /// The finalizer that keeps a claim from being deleted while a bound pod uses it.
 pub(super) const PROTECTION: &str = "aliquot.dev/elastic-gpu-protection";
 
+/// The reason of a claim that no pod has named yet, in the word of PersistentVolumeClaims.
+pub(super) const WAITS_FOR_POD: &str = "WaitForFirstConsumer";
 /// The condition of a claim that says whether it is bound.
 const BOUND: &str = "Bound";
 
@@ -172,7 +174,7 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
             (None, Some(Unmet { reason, text })) => (ElasticGpuClaimPhase::Pending, reason, text),
             (None, None) => {
                 let text = "it is bound when the first pod that names it is".to_owned();
-                (ElasticGpuClaimPhase::Pending, "WaitForFirstConsumer", text)
+                (ElasticGpuClaimPhase::Pending, WAITS_FOR_POD, text)
             }
         };
         let is_bound = phase == ElasticGpuClaimPhase::Bound;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
 use aliquot_dialects::{Dialect, NodeFacts, Spoken};
-use aliquot_test_api_server::{ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS, Fault, NODES, PODS};
+use aliquot_test_api_server::{CORE_EVENTS, ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS, Fault, NODES, PODS};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
@@ -70,6 +70,16 @@ impl Cluster {
         self.objects.get(&ELASTIC_GPU_CLAIMS, "default", "notebook")["status"].clone()
     }
 
+    /// The types and reasons of the events about an ElasticGPUClaim.
+    fn events_about_claim(&self, name: &str) -> Vec<(String, String)> {
+        let events = self.objects.list(&CORE_EVENTS).into_iter().filter(|event| {
+            let about = &event["involvedObject"];
+            (&about["kind"], &about["name"]) == (&json!("ElasticGPUClaim"), &json!(name)) && about["uid"].is_string()
+        });
+        let text = |of: &Value| of.as_str().unwrap().to_owned();
+        events.map(|event| (text(&event["type"]), text(&event["reason"]))).collect()
+    }
+
     pub(crate) fn wait_until_claim_is(&self, phase: &str, reason: &str) {
         self.wait_until("the claim's phase", |cluster| {
             let status = cluster.claim_status();
@@ -94,6 +104,11 @@ fn a_claim_is_bound_with_its_pod_and_goes_after_it() {
     let decision = cluster.get("notebook")["metadata"]["annotations"]["aliquot.dev/devices"].clone();
     assert_eq!(decision, format!("main=GPU-n-0/300/{}", 8_u64 << 30));
     cluster.wait_until_claim_is("Bound", "Bound");
+    cluster.wait_until("events tell the claim's way", |cluster| {
+        let events = cluster.events_about_claim("notebook");
+        let told = |kind: &str, reason: &str| events.iter().any(|of| *of == (kind.to_owned(), reason.to_owned()));
+        told("Warning", "ClassNotFound") && told("Normal", "Bound")
+    });
     let status = cluster.claim_status();
     assert_eq!(status["capacity"], json!({"core": 30, "memoryBytes": 8_u64 << 30}));
     cluster.wait_until("the part says that it is bound", |cluster| {
