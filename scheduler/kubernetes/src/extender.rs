@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_scheduler_engine::View;
+use aliquot_telemetry::Capped;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Path, Request, State};
@@ -76,8 +77,8 @@ pub(crate) fn serve(
     let router = router(status);
     Ok(async move {
         let _ = match tls {
-            None => axum::serve(listener, router).await,
-            Some(mut tls) => axum::serve(TlsListener::new(listener, move || tls.config()), router).await,
+            None => axum::serve(Capped::new(listener), router).await,
+            Some(mut tls) => axum::serve(Capped::new(TlsListener::new(listener, move || tls.config())), router).await,
         };
     })
 }

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_telemetry::Crowd;
 use axum::serve::Listener;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -21,8 +22,8 @@ use tracing::{debug, warn};
 
 /// A client begins to speak within that time.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-/// Connections that are being made at the same time, at most.
-const HANDSHAKES_MAX: usize = 64;
+/// Connections that are being made at the same time, at most. All managers of a cluster may come at once.
+const HANDSHAKES_MAX: usize = 1024;
 /// The pause after a connection could not be taken, as when there are too many files.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -114,17 +115,20 @@ impl FromFiles {
 
 type Connection = (TlsStream<TcpStream>, SocketAddr);
 
-/// Hands out connections whose handshakes are done. A slow handshake does not hold up other connections.
+/// Hands out connections whose handshakes are done. Slow handshakes do not hold up other connections.
 pub(crate) struct TlsListener {
     tcp: TcpListener,
     /// What the next connection is made with.
     config: Box<dyn FnMut() -> Arc<ServerConfig> + Send>,
     handshakes: JoinSet<Option<Connection>>,
+    handshakes_max: usize,
+    begun: Crowd<AbortHandle>,
 }
 
 impl TlsListener {
     pub(crate) fn new(tcp: TcpListener, config: impl FnMut() -> Arc<ServerConfig> + Send + 'static) -> TlsListener {
-        TlsListener { tcp, config: Box::new(config), handshakes: JoinSet::new() }
+        let (handshakes, begun) = Default::default();
+        TlsListener { tcp, config: Box::new(config), handshakes, handshakes_max: HANDSHAKES_MAX, begun }
     }
 }
 
@@ -135,15 +139,20 @@ impl Listener for TlsListener {
     async fn accept(&mut self) -> Connection {
         loop {
             tokio::select! {
+                biased;
                 Some(done) = self.handshakes.join_next() => {
                     if let Ok(Some(connection)) = done {
                         return connection;
                     }
                 }
-                accepted = self.tcp.accept(), if self.handshakes.len() < HANDSHAKES_MAX => match accepted {
+                accepted = self.tcp.accept() => match accepted {
                     Ok((stream, from)) => {
                         let acceptor = TlsAcceptor::from((self.config)());
-                        self.handshakes.spawn(handshake(acceptor, stream, from));
+                        let handshake = self.handshakes.spawn(handshake(acceptor, stream, from));
+                        self.begun.retain(|of| !of.is_finished());
+                        if let Some(one_too_many) = self.begun.add(from.ip(), handshake, self.handshakes_max) {
+                            one_too_many.abort();
+                        }
                     }
                     Err(error) => {
                         warn!(%error, "a connection could not be taken");
@@ -167,5 +176,50 @@ async fn handshake(acceptor: TlsAcceptor, stream: TcpStream, from: SocketAddr) -
             None
         }
         Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+    use rustls::ClientConfig;
+    use tokio::net::TcpSocket;
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn idle_clients_keep_no_other_client_away() {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec!["replica".into()]).unwrap().self_signed(&key).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.der().clone()).unwrap();
+        let private = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let config = builder().unwrap().with_no_client_auth();
+        let config = for_http(config.with_single_cert(vec![certificate.der().clone()], private).unwrap());
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = tcp.local_addr().unwrap();
+        let mut listener = TlsListener::new(tcp, move || Arc::clone(&config));
+        listener.handshakes_max = 4;
+        let accepted = tokio::spawn(async move { listener.accept().await.1 });
+        let mut idle = Vec::new();
+        for _ in 0..8 {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        // A client elsewhere is not the one that ends.
+        let elsewhere = TcpSocket::new_v4().unwrap();
+        elsewhere.bind(([127, 0, 0, 2], 0).into()).unwrap();
+        let elsewhere = elsewhere.connect(address).await.unwrap();
+        let at = elsewhere.local_addr().unwrap();
+        for _ in 0..8 {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let client = Arc::new(client.with_root_certificates(roots).with_no_client_auth());
+        let made = TlsConnector::from(client).connect("replica".try_into().unwrap(), elsewhere);
+        let made = timeout(HANDSHAKE_WITHIN / 2, made).await;
+        assert!(made.is_ok_and(|made| made.is_ok()), "a connection is made at once");
+        assert_eq!(accepted.await.unwrap(), at);
     }
 }

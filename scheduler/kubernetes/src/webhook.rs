@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_api_server::Client;
+use aliquot_telemetry::Capped;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::State;
@@ -31,7 +32,6 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -46,10 +46,8 @@ use trust::Trust;
 
 /// The longest body, in bytes. Objects have less than 2 MiB, and a review has the old one beside the new one.
 const BODY_MAX: usize = 8 << 20;
-/// The time in which a body must arrive. The API server sends it at once.
-const BODY_WITHIN: Duration = Duration::from_secs(10);
-/// Reviews that are worked on at the same time, at most.
-const AT_ONCE: usize = 16;
+/// The time in which a body must arrive. The API server sends it at once, and waits five seconds for the answer.
+const BODY_WITHIN: Duration = Duration::from_secs(4);
 
 /// The webhook of one replica: it answers reviews, and keeps the certificate that it is served with.
 pub(crate) struct Webhook {
@@ -64,7 +62,6 @@ struct Desk {
     stands_in_for: Arc<[String]>,
     status: Arc<Status>,
     known: Known,
-    places: Arc<Semaphore>,
 }
 
 impl Webhook {
@@ -72,9 +69,8 @@ impl Webhook {
         let Config { name: scheduler, namespace, stands_in_for, .. } = config;
         let trust = Trust::new(client.clone(), namespace, Arc::clone(&status));
         let keeper = Keeper::new(client.clone(), namespace, trust);
-        let places = Arc::new(Semaphore::new(AT_ONCE));
         let (scheduler, stands_in_for) = (scheduler.as_str().into(), stands_in_for.as_slice().into());
-        Webhook { desk: Desk { scheduler, stands_in_for, status, known: Known::default(), places }, keeper, client }
+        Webhook { desk: Desk { scheduler, stands_in_for, status, known: Known::default() }, keeper, client }
     }
 
     /// Serves until its runtime ends.
@@ -83,7 +79,7 @@ impl Webhook {
         let known = desk.known.clone();
         let certificate = keeper.first().await;
         let current = certificate.clone();
-        let listener = TlsListener::new(listener, move || current.borrow().clone());
+        let listener = Capped::new(TlsListener::new(listener, move || current.borrow().clone()));
         tokio::join!(
             async { _ = axum::serve(listener, router(desk)).await },
             keeper.keep(&certificate),
@@ -129,8 +125,7 @@ impl Desk {
         judge: impl FnOnce(&Desk, &Request) -> Result<Answer, String>,
     ) -> Response {
         let began = Instant::now();
-        // The semaphore is never closed.
-        let _place = self.places.acquire().await;
+        // Any client can be slow, so none waits for another. How many there are, the connections limit.
         let reviewed = match read(body).await {
             Ok(review) => review.request.ok_or_else(|| "the review has no request".to_owned()),
             Err(why) => Err(why),
@@ -162,9 +157,32 @@ async fn read(body: Body) -> Result<Review, String> {
 
 #[cfg(test)]
 mod tests {
+    use aliquot_telemetry::CONNECTIONS_MAX;
+    use axum::body::Bytes;
+    use futures_util::stream;
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_clients_hold_up_no_review() {
+        let desk = Desk {
+            scheduler: "aliquot".into(),
+            stands_in_for: [].into(),
+            status: Arc::default(),
+            known: Known::default(),
+        };
+        for _ in 0..CONNECTIONS_MAX {
+            let slow = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+            tokio::spawn(validate(State(desk.clone()), slow));
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let request = json!({"uid": "u", "resource": {"resource": "pods"}, "object": {"metadata": {}, "spec": {}}});
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+        let review = Body::from(review.to_string());
+        let answered = timeout(Duration::from_secs(1), validate(State(desk), review)).await;
+        assert!(answered.is_ok_and(|answer| answer.status() == StatusCode::OK));
+    }
 
     /// The places of all values in an object, as pointers.
     fn places(value: &Value, at: &str, found: &mut Vec<String>) {

@@ -14,7 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
-use crate::Level;
+use crate::{Capped, Level};
 
 /// The media type of what [`page`] returns.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -62,7 +62,7 @@ pub async fn serve(listener: TcpListener, telemetry: Arc<dyn Telemetry>) {
         .route("/metrics", get(scrape))
         .route("/healthz", get(async |State(of): State<Arc<dyn Telemetry>>| answer(of.health())))
         .route("/readyz", get(async |State(of): State<Arc<dyn Telemetry>>| answer(of.readiness())));
-    let _ = axum::serve(listener, router.with_state(telemetry)).await;
+    let _ = axum::serve(Capped::new(listener), router.with_state(telemetry)).await;
 }
 
 async fn scrape(State(telemetry): State<Arc<dyn Telemetry>>) -> Result<impl IntoResponse, StatusCode> {
@@ -74,5 +74,50 @@ fn answer(state: Result<(), String>) -> (StatusCode, String) {
     match state {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::CONNECTIONS_MAX;
+
+    struct Well;
+
+    impl Telemetry for Well {
+        fn register(&self, _: &mut Registry) {}
+
+        fn health(&self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn readiness(&self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn idle_connections_keep_no_probe_away() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(serve(listener, Arc::new(Well)));
+        let mut idle: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut probe = TcpStream::connect(address).unwrap();
+        let request = b"GET /healthz HTTP/1.1\r\nhost: replica\r\nconnection: close\r\n\r\n";
+        let ask = |connection: &mut TcpStream| {
+            connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            _ = connection.write_all(request);
+            let mut answer = String::new();
+            _ = connection.read_to_string(&mut answer);
+            answer
+        };
+        assert!(ask(&mut probe).ends_with("ok\n"));
+        assert_eq!(ask(&mut idle[0]), "", "it was one too many");
+        assert!(ask(&mut idle[1]).ends_with("ok\n"));
     }
 }

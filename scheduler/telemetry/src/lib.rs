@@ -5,10 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+mod crowd;
 mod http;
 mod queues;
 mod view;
 
+pub use crowd::{CONNECTIONS_MAX, Capped, CappedIo, Crowd};
 pub use http::{Telemetry, page, serve};
 pub use queues::{Head, QueueUse, queue_uses};
 pub use view::{DeviceUse, NodeState, device_uses, register_view, tier_word};
