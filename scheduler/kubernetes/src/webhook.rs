@@ -26,12 +26,14 @@ use std::time::{Duration, Instant};
 use aliquot_api_server::Client;
 use aliquot_telemetry::Capped;
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use futures_util::StreamExt;
 use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -46,6 +48,8 @@ use trust::Trust;
 
 /// The longest body, in bytes. Objects have less than 2 MiB, and a review has the old one beside the new one.
 const BODY_MAX: usize = 8 << 20;
+/// The bytes of all bodies that are here at the same time, at most: clients can be strangers.
+const BODIES_MAX: usize = 128 << 20;
 /// The time in which a body must arrive. The API server sends it at once, and waits five seconds for the answer.
 const BODY_WITHIN: Duration = Duration::from_secs(4);
 
@@ -62,6 +66,8 @@ struct Desk {
     stands_in_for: Arc<[String]>,
     status: Arc<Status>,
     known: Known,
+    /// The bytes that bodies may still take.
+    room: Arc<Semaphore>,
 }
 
 impl Webhook {
@@ -70,7 +76,8 @@ impl Webhook {
         let trust = Trust::new(client.clone(), namespace, Arc::clone(&status));
         let keeper = Keeper::new(client.clone(), namespace, trust);
         let (scheduler, stands_in_for) = (scheduler.as_str().into(), stands_in_for.as_slice().into());
-        Webhook { desk: Desk { scheduler, stands_in_for, status, known: Known::default() }, keeper, client }
+        let (known, room) = (Known::default(), Arc::new(Semaphore::new(BODIES_MAX)));
+        Webhook { desk: Desk { scheduler, stands_in_for, status, known, room }, keeper, client }
     }
 
     /// Serves until its runtime ends.
@@ -125,8 +132,9 @@ impl Desk {
         judge: impl FnOnce(&Desk, &Request) -> Result<Answer, String>,
     ) -> Response {
         let began = Instant::now();
-        // Any client can be slow, so none waits for another. How many there are, the connections limit.
-        let reviewed = match read(body).await {
+        // Any client can be slow, so none waits for another.
+        let mut taken = None;
+        let reviewed = match read(body, &self.room, &mut taken).await {
             Ok(review) => review.request.ok_or_else(|| "the review has no request".to_owned()),
             Err(why) => Err(why),
         };
@@ -146,13 +154,30 @@ impl Desk {
     }
 }
 
-async fn read(body: Body) -> Result<Review, String> {
-    match timeout(BODY_WITHIN, to_bytes(body, BODY_MAX)).await {
-        Ok(Ok(body)) => serde_json::from_slice(&body)
-            .map_err(|error| format!("the body is not a request of the API server: {error}")),
-        Ok(Err(error)) => Err(format!("the body cannot be read, or is longer than {BODY_MAX} bytes: {error}")),
-        Err(_) => Err(format!("the body did not arrive within {} s", BODY_WITHIN.as_secs())),
+/// Reads a review. `taken` is the room that its body has until it is dropped.
+async fn read<'a>(body: Body, room: &'a Semaphore, taken: &mut Option<SemaphorePermit<'a>>) -> Result<Review, String> {
+    let (mut frames, mut bytes) = (body.into_data_stream(), Vec::new());
+    let arrive = async {
+        while let Some(frame) = frames.next().await {
+            let frame = frame.map_err(|error| format!("the body cannot be read: {error}"))?;
+            if bytes.len() + frame.len() > BODY_MAX {
+                return Err(format!("the body is longer than {BODY_MAX} bytes"));
+            }
+            let more = u32::try_from(frame.len()).ok().and_then(|length| room.try_acquire_many(length).ok());
+            let more = more.ok_or("too many reviews arrive at the same time; try again later")?;
+            match taken {
+                Some(taken) => taken.merge(more),
+                None => *taken = Some(more),
+            }
+            bytes.extend_from_slice(&frame);
+        }
+        Ok(())
+    };
+    match timeout(BODY_WITHIN, arrive).await {
+        Ok(arrived) => arrived?,
+        Err(_) => return Err(format!("the body did not arrive within {} s", BODY_WITHIN.as_secs())),
     }
+    serde_json::from_slice(&bytes).map_err(|error| format!("the body is not a request of the API server: {error}"))
 }
 
 #[cfg(test)]
@@ -164,23 +189,52 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn slow_clients_hold_up_no_review() {
-        let desk = Desk {
+    fn desk() -> Desk {
+        Desk {
             scheduler: "aliquot".into(),
             stands_in_for: [].into(),
             status: Arc::default(),
             known: Known::default(),
-        };
+            room: Arc::new(Semaphore::new(BODIES_MAX)),
+        }
+    }
+
+    fn a_review() -> Body {
+        let request = json!({"uid": "u", "resource": {"resource": "pods"}, "object": {"metadata": {}, "spec": {}}});
+        Body::from(
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string(),
+        )
+    }
+
+    /// A body of which so many bytes come, and no end.
+    fn endless(bytes: usize) -> Body {
+        let start = stream::iter([Ok::<_, std::io::Error>(Bytes::from(vec![b' '; bytes]))]);
+        Body::from_stream(start.chain(stream::pending()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_take_little_memory_together() {
+        let desk = desk();
+        assert_eq!(validate(State(desk.clone()), endless(BODY_MAX + 1)).await.status(), StatusCode::BAD_REQUEST);
+        let endless =
+            (0..20).map(|_| tokio::spawn(validate(State(desk.clone()), endless(BODY_MAX)))).collect::<Vec<_>>();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(desk.room.available_permits(), 0);
+        assert_eq!(endless.iter().filter(|of| of.is_finished()).count(), 20 - BODIES_MAX / BODY_MAX);
+        assert_eq!(validate(State(desk.clone()), a_review()).await.status(), StatusCode::BAD_REQUEST);
+        tokio::time::sleep(BODY_WITHIN).await;
+        assert_eq!(validate(State(desk.clone()), a_review()).await.status(), StatusCode::OK);
+        assert_eq!(desk.room.available_permits(), BODIES_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_clients_hold_up_no_review() {
+        let desk = desk();
         for _ in 0..CONNECTIONS_MAX {
-            let slow = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
-            tokio::spawn(validate(State(desk.clone()), slow));
+            tokio::spawn(validate(State(desk.clone()), endless(1)));
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
-        let request = json!({"uid": "u", "resource": {"resource": "pods"}, "object": {"metadata": {}, "spec": {}}});
-        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
-        let review = Body::from(review.to_string());
-        let answered = timeout(Duration::from_secs(1), validate(State(desk), review)).await;
+        let answered = timeout(Duration::from_secs(1), validate(State(desk), a_review())).await;
         assert!(answered.is_ok_and(|answer| answer.status() == StatusCode::OK));
     }
 
