@@ -252,8 +252,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Limits a pod to the nodes that can mount its volumes. `in_turn`: it must be its turn to have them. Returns the claims for which volumes are to be made once a
-    /// node is chosen.
+    /// Limits a pod to the nodes that can mount its volumes. `in_turn`: it must be its turn to have them. Returns the
+    /// claims for which volumes are to be made once a node is chosen.
     pub(super) fn constrain_by_volumes(
         &self,
         facts: &PodFacts,
