@@ -295,13 +295,19 @@ fn charged_with(
 /// Makes the call that frees `key`, which can wait for the device. Refunds the charge if the call succeeds.
 #[inline(never)]
 pub(crate) fn freed(key: Key, call: &dyn Call<CUresult>) -> CUresult {
+    gate::about_to_wait();
+    freed_in_order(key, call)
+}
+
+/// As [`freed`], for a call that only queues the free in a stream.
+#[inline(never)]
+pub(crate) fn freed_in_order(key: Key, call: &dyn Call<CUresult>) -> CUresult {
     freed_inline(key, || call.make())
 }
 
-/// As [`freed`], inlined for the kind of memory that programs free most often.
+/// As [`freed_in_order`], inlined for the kind of memory that programs free most often.
 #[inline]
 fn freed_inline(key: Key, call: impl Fn() -> CUresult) -> CUresult {
-    gate::about_to_wait();
     // Removed first: once the driver has freed the address, it may give it to another thread.
     let Some(charge) = allocations::forget(key) else { return pools::freed(key, &call) };
     let _moving = Charge::moving(charge.account, charge.bytes);
@@ -459,5 +465,10 @@ pub(crate) unsafe fn free<A: Address>(
         // SAFETY: the host's call.
         unsafe { real(address) }
     });
-    if A::IS_OF_TODAY { freed_inline(key, call) } else { freed(key, &call) }
+    if A::IS_OF_TODAY {
+        gate::about_to_wait();
+        freed_inline(key, call)
+    } else {
+        freed(key, &call)
+    }
 }

@@ -417,7 +417,7 @@ pub(crate) unsafe fn free_async(
         // It is freed when the graph is launched.
         return call();
     }
-    memory::freed(Key::Address(address), &call)
+    memory::freed_in_order(Key::Address(address), &call)
 }
 
 /// `cuMemPoolCreate`: the location in the properties tells the account.

@@ -1,7 +1,8 @@
 /*
- * Launches and queries whether the work is done. The argument selects the way:
+ * Launches, and makes other calls between the launches. The argument selects the way:
  *
  *   queries  160 short kernels, each followed by a query of an event
+ *   frees    160 short kernels, each followed by the free of stream-ordered memory
  *   polls    five long kernels, with repeated queries of an event until they are done
  *   graphs   160 short graphs
  *
@@ -27,7 +28,7 @@ static CUgraphExec short_graph(CUfunction kernel, CUstream stream) {
 int main(int count, char **arguments) {
     EXPECT(count == 2);
     int queries = !strcmp(arguments[1], "queries"), polls = !strcmp(arguments[1], "polls");
-    int graphs = !strcmp(arguments[1], "graphs");
+    int graphs = !strcmp(arguments[1], "graphs"), frees = !strcmp(arguments[1], "frees");
     sigset_t signals;
     int signal;
     sigemptyset(&signals);
@@ -45,8 +46,13 @@ int main(int count, char **arguments) {
         REQUIRE(cuStreamSynchronize(stream));
     }
     REQUIRE(cuEventRecord(event, stream));
-    for (int i = 0; i < SHORT * (queries || graphs); i++) {
+    for (int i = 0; i < SHORT * (queries || graphs || frees); i++) {
+        CUdeviceptr memory;
+        if (frees)
+            REQUIRE(cuMemAllocAsync(&memory, MIB, stream));
         REQUIRE(graphs ? cuGraphLaunch(graph, stream) : spin(kernel, stream, SHORT_NS));
+        if (frees)
+            REQUIRE(cuMemFreeAsync(memory, stream));
         if (queries)
             cuEventQuery(event);
     }

@@ -261,6 +261,13 @@ fn questions_between_launches_cost_no_markers() {
     assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
 }
 
+/// The free of stream-ordered memory is queued and waits for nothing.
+#[test]
+fn queued_frees_between_launches_cost_no_markers() {
+    let (markers, launches) = markers_and_launches("frees");
+    assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
+}
+
 #[test]
 fn polled_work_has_a_marker() {
     assert_eq!(markers_and_launches("polls").1, 9);
