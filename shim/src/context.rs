@@ -411,7 +411,7 @@ fn refund_what_is_unknown(process: &'static Process) {
 }
 
 /// Whether the driver says that nothing is allocated at `address`. A thread without a context gets another answer.
-fn is_unknown(address: u64) -> bool {
+pub(crate) fn is_unknown(address: u64) -> bool {
     const MEMORY_TYPE: c_uint = 2; // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     let mut kind: c_uint = 0;
     // SAFETY: the pointer is valid for the attribute, which is an unsigned number.

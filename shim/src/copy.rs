@@ -4,10 +4,14 @@
 //! holds none. The device itself divides the memory bandwidth that they use. So nothing depends on these counters; they
 //! are only displayed.
 //!
+//! Some copies that are queued by name wait all the same, for their stream and so for the launches in it: those into
+//! pageable memory of the host, and from there if they are not small. Before them the thread's launches are marked.
+//!
 //! A copy counts for the calling thread's device, a prefetch for its target device. A copy that is recorded in a stream
 //! capture has not moved anything yet: its bytes belong to the graph. Discarding moves nothing. The forms from before
 //! CUDA 3.2, with addresses of 32 bits, are not counted: no address of a 64-bit program fits into them.
 
+use crate::context::is_unknown;
 use crate::gate;
 use crate::hooks::types;
 use crate::memory::Size;
@@ -57,6 +61,60 @@ fn count(copies: usize, bytes: u64, ordinal: CUdevice, waited_ns: u64) {
     }
 }
 
+/// The driver takes so many bytes of pageable memory at once, without a wait for the stream.
+const STAGED_BYTES: u64 = 64 << 10;
+
+/// To be called before a copy of `bytes` is queued. An address is 0 if an array or, as the program says, a device's
+/// memory is on that side.
+#[inline(never)]
+fn about_to_queue(target: u64, source: u64, bytes: u64) {
+    let is_pageable = |address| address != 0 && is_unknown(address);
+    if let Some(process) = Process::if_attached()
+        && process.may_have_unmarked()
+        && (is_pageable(target) || (bytes > STAGED_BYTES && is_pageable(source)))
+    {
+        gate::mark_all(process);
+    }
+}
+
+/// An argument that can name one side of a copy.
+pub(crate) trait Side: Copy {
+    /// The address, or 0: see [`about_to_queue`].
+    fn address(self) -> u64;
+}
+
+/// Of the host's memory or, in calls that take addresses of both kinds, of a device's.
+impl Side for CUdeviceptr {
+    fn address(self) -> u64 {
+        self
+    }
+}
+
+impl Side for *const c_void {
+    fn address(self) -> u64 {
+        self.addr() as u64
+    }
+}
+
+impl Side for *mut c_void {
+    fn address(self) -> u64 {
+        self.addr() as u64
+    }
+}
+
+impl Side for CUarray {
+    fn address(self) -> u64 {
+        0
+    }
+}
+
+/// The offset in an array.
+impl Side for usize {
+    fn address(self) -> u64 {
+        0
+    }
+}
+
 /// `cuMemcpy` and its kinds between host and device.
 pub(crate) unsafe fn linear<D, S, N: Size>(
     _: NullStream,
@@ -72,7 +130,7 @@ pub(crate) unsafe fn linear<D, S, N: Size>(
 }
 
 /// `cuMemcpyAsync` and its kinds between host and device.
-pub(crate) unsafe fn linear_async<D, S, N: Size>(
+pub(crate) unsafe fn linear_async<D: Side, S: Side, N: Size>(
     null: NullStream,
     real: unsafe extern "C" fn(D, S, N, CUstream) -> CUresult,
     destination: D,
@@ -80,6 +138,7 @@ pub(crate) unsafe fn linear_async<D, S, N: Size>(
     size: N,
     stream: CUstream,
 ) -> CUresult {
+    about_to_queue(destination.address(), source.address(), size.bytes());
     // SAFETY: the host's call.
     let result = unsafe { real(destination, source, size, stream) };
     queued(result, null.explicit(stream), size.bytes(), CURRENT)
@@ -118,7 +177,7 @@ pub(crate) unsafe fn peer_async(
     queued(result, null.explicit(stream), bytes as u64, CURRENT)
 }
 
-/// `cuMemcpyWithAttributesAsync`.
+/// `cuMemcpyWithAttributesAsync`. By its attributes it can wait whatever the memory.
 pub(crate) unsafe fn attributed(
     null: NullStream,
     real: types::cuMemcpyWithAttributesAsync,
@@ -128,6 +187,7 @@ pub(crate) unsafe fn attributed(
     attributes: *mut c_void,
     stream: CUstream,
 ) -> CUresult {
+    gate::about_to_wait();
     // SAFETY: the host's call.
     let result = unsafe { real(destination, source, bytes, attributes, stream) };
     queued(result, null.explicit(stream), bytes as u64, CURRENT)
@@ -149,7 +209,7 @@ pub(crate) unsafe fn array<A, B, C>(
 }
 
 /// `cuMemcpyAtoHAsync`, `cuMemcpyHtoAAsync`.
-pub(crate) unsafe fn array_async<A, B, C>(
+pub(crate) unsafe fn array_async<A: Side, B, C: Side>(
     null: NullStream,
     real: unsafe extern "C" fn(A, B, C, usize, CUstream) -> CUresult,
     first: A,
@@ -158,6 +218,7 @@ pub(crate) unsafe fn array_async<A, B, C>(
     bytes: usize,
     stream: CUstream,
 ) -> CUresult {
+    about_to_queue(first.address(), third.address(), bytes as u64);
     // SAFETY: the host's call.
     let result = unsafe { real(first, second, third, bytes, stream) };
     queued(result, null.explicit(stream), bytes as u64, CURRENT)
@@ -183,11 +244,30 @@ pub(crate) unsafe fn arrays(
 pub(crate) trait Shape {
     /// The bytes that it moves.
     fn bytes(&self) -> u64;
+
+    /// The addresses of its destination and its source, as for [`about_to_queue`].
+    fn sides(&self) -> (u64, u64);
+}
+
+/// The address on one side of a description, which has one for each type of memory.
+fn side(memory_type: c_uint, host: impl Side, unified: CUdeviceptr) -> u64 {
+    const HOST: c_uint = 1; // CU_MEMORYTYPE_HOST
+    const UNIFIED: c_uint = 4; // CU_MEMORYTYPE_UNIFIED
+    match memory_type {
+        HOST => host.address(),
+        UNIFIED => unified,
+        _ => 0,
+    }
 }
 
 impl Shape for CUDA_MEMCPY2D {
     fn bytes(&self) -> u64 {
         (self.width_in_bytes as u64).saturating_mul(self.height as u64)
+    }
+
+    fn sides(&self) -> (u64, u64) {
+        let destination = side(self.dst_memory_type, self.dst_host, self.dst_device);
+        (destination, side(self.src_memory_type, self.src_host, self.src_device))
     }
 }
 
@@ -195,11 +275,20 @@ impl Shape for CUDA_MEMCPY3D {
     fn bytes(&self) -> u64 {
         (self.width_in_bytes as u64).saturating_mul(self.height as u64).saturating_mul(self.depth as u64)
     }
+
+    fn sides(&self) -> (u64, u64) {
+        let destination = side(self.dst_memory_type, self.dst_host, self.dst_device);
+        (destination, side(self.src_memory_type, self.src_host, self.src_device))
+    }
 }
 
 impl Shape for CUDA_MEMCPY3D_PEER {
     fn bytes(&self) -> u64 {
         self.copy.bytes()
+    }
+
+    fn sides(&self) -> (u64, u64) {
+        self.copy.sides()
     }
 }
 
@@ -215,7 +304,7 @@ pub(crate) struct BatchOperation {
 
 const _: () = assert!(size_of::<BatchOperation>() == 112 && core::mem::offset_of!(BatchOperation, width) == 80);
 
-impl Shape for BatchOperation {
+impl BatchOperation {
     /// Exact if an element has one byte, as for addresses. Only the driver knows the size of an array's elements.
     fn bytes(&self) -> u64 {
         (self.width as u64).saturating_mul(self.height as u64).saturating_mul(self.depth as u64)
@@ -250,6 +339,11 @@ pub(crate) unsafe fn shaped_async<T: Shape>(
     shape: *const T,
     stream: CUstream,
 ) -> CUresult {
+    // SAFETY: the host's structure.
+    if let Some(shape) = unsafe { shape.as_ref() } {
+        let (destination, source) = shape.sides();
+        about_to_queue(destination, source, shape.bytes());
+    }
     // SAFETY: the host's call and structure.
     let (result, bytes) = unsafe { (real(shape, stream), bytes_of(shape)) };
     queued(result, null.explicit(stream), bytes, CURRENT)
@@ -281,7 +375,8 @@ unsafe fn batch_queued(result: CUresult, stream: CUstream, sizes: *const usize, 
     queued_together(result, stream, count, bytes, CURRENT)
 }
 
-/// `cuMemcpyBatchAsync` before CUDA 13.
+/// `cuMemcpyBatchAsync` before CUDA 13. Beside many copies a marker costs little, so it is not asked whether one of them
+/// waits, here and below.
 #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn batch_until_failure(
     null: NullStream,
@@ -296,6 +391,7 @@ pub(crate) unsafe fn batch_until_failure(
     failed: *mut usize,
     stream: CUstream,
 ) -> CUresult {
+    gate::about_to_wait();
     // SAFETY: the host's call and lists.
     unsafe {
         let result = real(destinations, sources, sizes, count, attributes, indices, attribute_count, failed, stream);
@@ -317,6 +413,7 @@ pub(crate) unsafe fn batch(
     attribute_count: usize,
     stream: CUstream,
 ) -> CUresult {
+    gate::about_to_wait();
     // SAFETY: the host's call and lists.
     unsafe {
         let result = real(destinations, sources, sizes, count, attributes, indices, attribute_count, stream);
@@ -365,6 +462,7 @@ pub(crate) unsafe fn shaped_batch_until_failure(
     flags: u64,
     stream: CUstream,
 ) -> CUresult {
+    gate::about_to_wait();
     // SAFETY: the host's call and list.
     unsafe {
         let result = real(count, operations, failed, flags, stream);
@@ -381,6 +479,7 @@ pub(crate) unsafe fn shaped_batch(
     flags: u64,
     stream: CUstream,
 ) -> CUresult {
+    gate::about_to_wait();
     // SAFETY: the host's call and list.
     unsafe {
         let result = real(count, operations, flags, stream);
@@ -396,6 +495,7 @@ pub(crate) unsafe fn shaped_attributed(
     flags: u64,
     stream: CUstream,
 ) -> CUresult {
+    gate::about_to_wait();
     // SAFETY: the host's call and structure.
     unsafe {
         let result = real(operation, flags, stream);

@@ -56,6 +56,20 @@ typedef struct {
     unsigned format, channels;
 } CUDA_ARRAY_DESCRIPTOR;
 
+typedef struct {
+    size_t source_x, source_y;
+    unsigned source_type;
+    const void *source_host;
+    CUdeviceptr source_device;
+    CUarray source_array;
+    size_t source_pitch, target_x, target_y;
+    unsigned target_type;
+    void *target_host;
+    CUdeviceptr target_device;
+    CUarray target_array;
+    size_t target_pitch, width, height;
+} CUDA_MEMCPY2D;
+
 /* A part of a device. The programs only pass it on. */
 typedef struct {
     uint64_t words[18];
@@ -239,6 +253,19 @@ typedef struct {
       (CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count))                                \
     X(cuMemcpyHtoD, "cuMemcpyHtoD_v2", 3020, (CUdeviceptr target, const void *source, size_t bytes))                   \
     X(cuMemcpyDtoH, "cuMemcpyDtoH_v2", 3020, (void *target, CUdeviceptr source, size_t bytes))                         \
+    X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", 3020,                                                                 \
+      (CUdeviceptr target, const void *source, size_t bytes, CUstream stream))                                         \
+    X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", 3020,                                                                 \
+      (void *target, CUdeviceptr source, size_t bytes, CUstream stream))                                               \
+    X(cuMemcpyAtoHAsync, "cuMemcpyAtoHAsync_v2", 3020,                                                                 \
+      (void *target, CUarray source, size_t offset, size_t bytes, CUstream stream))                                    \
+    X(cuMemcpyHtoAAsync, "cuMemcpyHtoAAsync_v2", 3020,                                                                 \
+      (CUarray target, size_t offset, const void *source, size_t bytes, CUstream stream))                              \
+    X(cuMemcpy2DAsync, "cuMemcpy2DAsync_v2", 3020, (const CUDA_MEMCPY2D *copy, CUstream stream))                       \
+    X(cuMemcpyAsync, "cuMemcpyAsync", 4000, (CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream))   \
+    X(cuMemcpyBatchAsync, "cuMemcpyBatchAsync_v2", 13000,                                                              \
+      (CUdeviceptr *targets, CUdeviceptr *sources, size_t *bytes, size_t count, void *attributes,                      \
+       size_t *indices, size_t attribute_count, CUstream stream))                                                      \
     X(cuMemsetD8, "cuMemsetD8_v2", 3020, (CUdeviceptr target, unsigned char value, size_t bytes))                      \
     X(cuMemsetD8Async, "cuMemsetD8Async", 3020,                                                                        \
       (CUdeviceptr target, unsigned char value, size_t bytes, CUstream stream))                                        \

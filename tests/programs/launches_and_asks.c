@@ -3,6 +3,7 @@
  *
  *   queries  160 short kernels, each followed by a query of an event
  *   frees    160 short kernels, each followed by the free of stream-ordered memory
+ *   copies   160 short kernels, each followed by copies that do not wait
  *   polls    five long kernels, with repeated queries of an event until they are done
  *   graphs   160 short graphs
  *
@@ -29,6 +30,7 @@ int main(int count, char **arguments) {
     EXPECT(count == 2);
     int queries = !strcmp(arguments[1], "queries"), polls = !strcmp(arguments[1], "polls");
     int graphs = !strcmp(arguments[1], "graphs"), frees = !strcmp(arguments[1], "frees");
+    int copies = !strcmp(arguments[1], "copies");
     sigset_t signals;
     int signal;
     sigemptyset(&signals);
@@ -41,18 +43,27 @@ int main(int count, char **arguments) {
     REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     REQUIRE(cuEventCreate(&event, 0));
     CUgraphExec graph = short_graph(kernel, stream);
+    CUdeviceptr copied;
+    void *page_locked;
+    REQUIRE(cuMemAlloc(&copied, MIB));
+    REQUIRE(cuMemHostAlloc(&page_locked, MIB, 0));
     for (int i = 0; i < WAITED_FOR; i++) {
         REQUIRE(graphs ? cuGraphLaunch(graph, stream) : spin(kernel, stream, SHORT_NS));
         REQUIRE(cuStreamSynchronize(stream));
     }
     REQUIRE(cuEventRecord(event, stream));
-    for (int i = 0; i < SHORT * (queries || graphs || frees); i++) {
+    for (int i = 0; i < SHORT * (queries || graphs || frees || copies); i++) {
         CUdeviceptr memory;
         if (frees)
             REQUIRE(cuMemAllocAsync(&memory, MIB, stream));
         REQUIRE(graphs ? cuGraphLaunch(graph, stream) : spin(kernel, stream, SHORT_NS));
         if (frees)
             REQUIRE(cuMemFreeAsync(memory, stream));
+        if (copies) {
+            REQUIRE(cuMemcpyDtoHAsync(page_locked, copied, MIB, stream));
+            REQUIRE(cuMemcpyHtoDAsync(copied, page_locked, MIB, stream));
+            REQUIRE(cuMemcpyHtoDAsync(copied, &i, sizeof i, stream));
+        }
         if (queries)
             cuEventQuery(event);
     }

@@ -194,6 +194,12 @@ fn a_thread_that_waits_implicitly_leaves_no_launch_without_a_marker() {
         "cuMemPoolTrimTo(",
         "cuMemPoolDestroy(",
         "cuCtxSetLimit(",
+        "cuMemcpyDtoHAsync(",
+        "cuMemcpyHtoDAsync(",
+        "cuMemcpyAsync(",
+        "cuMemcpyAtoHAsync(",
+        "cuMemcpy2DAsync(",
+        "cuMemcpyBatchAsync(",
     ];
     let marked_behind = |call: &str| {
         let region = Region::new(&gpu, GIB);
@@ -265,6 +271,13 @@ fn questions_between_launches_cost_no_markers() {
 #[test]
 fn queued_frees_between_launches_cost_no_markers() {
     let (markers, launches) = markers_and_launches("frees");
+    assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
+}
+
+/// Copies of page-locked memory do not wait, and small ones from pageable memory do not either.
+#[test]
+fn queued_copies_between_launches_cost_no_markers() {
+    let (markers, launches) = markers_and_launches("copies");
     assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
 }
 
