@@ -17,7 +17,7 @@ use crate::polling::Polls;
 use crate::pools::Pools;
 use crate::references::References;
 use crate::region::{self, Region, Unattached};
-use crate::sys::{self, Access, File};
+use crate::sys::{self, Access, Errno, File};
 use aliquot_abi::cuda::{CUdevice, CUresult};
 use aliquot_abi::ledger::{self, Identity};
 use aliquot_abi::region::{
@@ -171,12 +171,23 @@ impl Process {
         if block.is_null() {
             let fresh = sys::map_anonymous(BYTES).map_err(|_| Unattached::Refused)?;
             // SAFETY: the mapping is new, and is meant to read as zero in a child.
-            if unsafe { sys::wipe_on_fork(fresh, BYTES) }.is_err() {
-                // A kernel before 4.14: a child would take itself for its parent, and both would use one slot.
-                return Err(region::give_up(
-                    Unattached::Free,
-                    b"aliquot: the kernel lacks MADV_WIPEONFORK: the GPU is not limited in this process\n",
-                ));
+            if let Err(error) = unsafe { sys::wipe_on_fork(fresh, BYTES) } {
+                // SAFETY: no other code knows this mapping.
+                unsafe { sys::unmap(fresh, BYTES) };
+                let (verdict, reason): (_, &[u8]) = match error {
+                    // A kernel before 4.14: a child would take itself for its parent, and both would use one slot.
+                    Errno::EINVAL => (
+                        Unattached::Free,
+                        b"aliquot: the kernel lacks MADV_WIPEONFORK: the GPU is not limited in this process\n",
+                    ),
+                    // The next call tries again.
+                    error if error.is_passing() => return Err(Unattached::Refused),
+                    _ => (
+                        Unattached::Refused,
+                        b"aliquot: a filter forbids MADV_WIPEONFORK: the GPU is refused in this process\n",
+                    ),
+                };
+                return Err(region::give_up(verdict, reason));
             }
             block = match PROCESS.compare_exchange(
                 core::ptr::null_mut(),

@@ -22,6 +22,7 @@ impl Errno {
     const EINTR: Errno = Errno(-4);
     const ENOMEM: Errno = Errno(-12);
     const EFAULT: Errno = Errno(-14);
+    pub(crate) const EINVAL: Errno = Errno(-22);
     const ENFILE: Errno = Errno(-23);
     const EMFILE: Errno = Errno(-24);
     const EPIPE: Errno = Errno(-32);

@@ -11,6 +11,7 @@ use aliquot_abi::region::{LEDGER_FILE, LIMITS_FILE, SLOTS_MAX, owner};
 use aliquot_harness::{
     EXACT_MEMORY, HostProgram, MIB, Outcome, Part, Process, Region, SimulatedGpu, run, unchanged_in_a_slice, wait,
 };
+use rustix::io::Errno;
 
 /// Runs a program without a slice, in an unlimited slice, and in a slice of 64 MiB. All must end alike. Returns the
 /// last run's outcome and region.
@@ -52,6 +53,22 @@ fn a_refusal_waits_for_what_an_ended_process_held() {
     limits.memory_settling.store(0, Ordering::SeqCst);
     second.wait_for("held");
     assert_eq!(ledger.devices[0].refused.load(Ordering::Relaxed), 0);
+}
+
+/// Only a kernel that does not know this advice leaves a process without limits: memory can be short, too, or a filter
+/// forbid the call.
+#[test]
+fn only_a_kernel_that_cannot_wipe_memory_in_children_is_excused() {
+    let gpu = SimulatedGpu::new();
+    let program = HostProgram::linked(&gpu, "filtered_advice");
+    let says = |errno: Errno| {
+        let region = Region::new(&gpu, 64 * MIB);
+        run(region.preload_into(program.on(&gpu).arg(errno.raw_os_error().to_string()))).success().stdout
+    };
+    assert_eq!(says(Errno::INVAL), "context: 0\nmemory: 0\n");
+    for other in [Errno::NOMEM, Errno::PERM] {
+        assert_eq!(says(other), "context: 800\nmemory: 201\n", "{other}");
+    }
 }
 
 fn require_root() {
