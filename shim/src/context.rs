@@ -246,11 +246,16 @@ pub(crate) unsafe fn primary_release(
     releasing_primary(device, 1, &|| unsafe { real(device) })
 }
 
-/// `cuGreenCtxDestroy`: ends the device's primary context if this was its last reference.
+/// `cuGreenCtxDestroy`: ends the device's primary context if this was its last reference. The green context's default
+/// streams are named by its handle, which the driver must not be given afterwards.
 pub(crate) unsafe fn green_destroy(_: NullStream, real: types::cuGreenCtxDestroy, context: CUgreenCtx) -> CUresult {
     // SAFETY: the host's call.
     let call = || unsafe { real(context) };
     let current = context_of_green(context);
+    if let Some(process) = Process::if_attached() {
+        gate::mark_all(process);
+        gate::forget_all_streams(process);
+    }
     let result = match current.and_then(|current| with_current(current, || process::current_ordinal().ok())) {
         Some(device) => releasing_primary(device, 0, &call),
         None => call(),

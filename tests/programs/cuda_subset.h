@@ -174,6 +174,7 @@ typedef struct {
       (CUdevResourceDesc *description, CUdevResource *resources, unsigned count))                                      \
     X(cuGreenCtxCreate, "cuGreenCtxCreate", 12040,                                                                     \
       (CUgreenCtx *context, CUdevResourceDesc description, CUdevice device, unsigned flags))                           \
+    X(cuCtxFromGreenCtx, "cuCtxFromGreenCtx", 12040, (CUcontext *context, CUgreenCtx green))                           \
     X(cuGreenCtxDestroy, "cuGreenCtxDestroy", 12040, (CUgreenCtx context))                                             \
     X(cuCtxCreate, "cuCtxCreate_v2", 3020, (CUcontext *context, unsigned flags, CUdevice device))                      \
     X(cuCtxDestroy, "cuCtxDestroy_v2", 4000, (CUcontext context))                                                      \

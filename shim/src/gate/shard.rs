@@ -192,7 +192,7 @@ pub(crate) fn forget_stream(process: &'static Process, stream: CUstream) {
     wait_for_marking(process);
 }
 
-/// To be called before a context ends, and with it its streams and the work in them.
+/// To be called before a context ends, and with it its streams.
 pub(crate) fn forget_all_streams(process: &'static Process) {
     for part in launched_parts(process) {
         for shard in part.shards() {

@@ -221,6 +221,23 @@ fn a_thread_that_waits_implicitly_leaves_no_launch_without_a_marker() {
     wait::until_true("without a call some launches have none", || marked_behind("none") < 9);
 }
 
+/// The launches in its default stream can be marked only while the green context lives: the driver must not be given its
+/// handle afterwards.
+#[test]
+fn launches_in_a_green_context_are_marked_before_it_ends() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, GIB);
+    open(&region, 0);
+    // So long a time that one marker can stand for all following launches.
+    region.limits().devices[0].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
+    let mut process = Process::start(region.preload_into(&mut HostProgram::linked(&gpu, "ends_green").on(&gpu)));
+    process.wait_for("destroyed\n");
+    let marked = marked(&region, 0);
+    process.signal(Signal::USR1);
+    process.wait().success().assert_said("destroyed\ndone\n");
+    assert_eq!(marked, 9);
+}
+
 /// A marker in a legacy default stream is a barrier to the other streams, so a thread puts none there for launches of
 /// other threads.
 #[test]
