@@ -36,17 +36,27 @@ fn beginning(device: CUdevice, kind: Kind, call: &dyn Call<CUresult>, made: &dyn
     let known_bytes = part.limits.context_bytes.load(Ordering::Relaxed);
     let charged_bytes = if known_bytes == CONTEXT_NEGLIGIBLE { 0 } else { known_bytes };
     let moving = Charge::moving(part.index, charged_bytes);
+    // Threads that first use the primary context together share it, and the first to charge it charges it for all.
+    let references = process.primary_references(device).filter(|_| kind == Kind::Primary);
+    let is_shared = || references.is_some_and(|references| is_begun_by_another(references, device));
     let charge = match charged_bytes {
         0 => Some(Charge { account: part.index, bytes: 0 }),
-        bytes => part.charge(bytes),
+        _ if is_shared() => None,
+        bytes => part.charge_at_once(bytes).or_else(|| if is_shared() { None } else { part.charge(bytes) }),
     };
-    let Some(charge) = charge else { return CUresult::OUT_OF_MEMORY };
+    let Some(charge) = charge else {
+        return if is_shared() { call.make() } else { CUresult::OUT_OF_MEMORY };
+    };
+    references.inspect(|references| references.begins());
     let result = call.make();
+    if result.is_ok() {
+        live_contexts::begun(&part, made.make(), kind, charge);
+    }
+    references.inspect(|references| references.has_begun());
     if !result.is_ok() {
         charge.refund();
         return result;
     }
-    live_contexts::begun(&part, made.make(), kind, charge);
     drop(moving);
     match known_bytes {
         // The first context on the device: its size becomes overhead before anything else is allocated.
@@ -54,6 +64,12 @@ fn beginning(device: CUdevice, kind: Kind, call: &dyn Call<CUresult>, made: &dyn
         _ => part.ask_for_look(),
     }
     result
+}
+
+/// Whether another thread has charged the primary context of `device`, and the driver is making it or has made it.
+#[inline(never)]
+fn is_begun_by_another(references: &References, device: CUdevice) -> bool {
+    references.is_beginning() || is_active(device) == Some(true)
 }
 
 /// The handle that a successful call has written.

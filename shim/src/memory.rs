@@ -146,6 +146,13 @@ impl Part {
         self.charge_inline(bytes)
     }
 
+    /// As [`charge`](Self::charge), but `None` if that would have to wait, or to make room first.
+    pub(crate) fn charge_at_once(&self, bytes: u64) -> Option<Charge> {
+        let (books, part) = self.books()?;
+        let reserved = ledger::reserve(books, part, bytes, self.memory_limit_bytes_until_look());
+        reserved.is_ok().then_some(Charge { account: self.index, bytes })
+    }
+
     #[inline]
     fn charge_inline(&self, bytes: u64) -> Option<Charge> {
         self.process.charge(self.index, bytes, self.memory_limit_bytes_until_look())

@@ -14,6 +14,8 @@ pub(crate) struct References {
     word: AtomicU64,
     /// Number of releases under way that are known not to be the last one.
     harmless: AtomicU32,
+    /// Number of threads that have charged the context, and for which the driver is making it.
+    beginning: AtomicU32,
 }
 
 /// The epoch in [`References::word`]: a reference that was taken before a reset is not counted after it.
@@ -40,6 +42,21 @@ impl References {
     /// To be called before a reference is taken.
     pub(crate) fn epoch(&self) -> Epoch {
         Epoch(epoch_of(self.word.load(Ordering::Acquire)))
+    }
+
+    /// To be called when the context has been charged, before the driver is asked for it.
+    pub(crate) fn begins(&self) {
+        self.beginning.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// To be called when the driver has answered.
+    pub(crate) fn has_begun(&self) {
+        self.beginning.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether the context has been charged, and the driver is making it.
+    pub(crate) fn is_beginning(&self) -> bool {
+        self.beginning.load(Ordering::Acquire) != 0
     }
 
     /// Whether a counted reference exists.

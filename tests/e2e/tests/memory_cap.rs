@@ -405,6 +405,18 @@ fn memory_of_contexts_is_the_slice_s() {
     });
 }
 
+/// Threads that first use the primary context at the same time share it, so its room in the slice is needed once.
+#[test]
+fn threads_that_begin_together_need_room_for_one_context() {
+    let gpu = SimulatedGpu::new();
+    let driver = FrontDriver::new(&gpu, "driver_that_begins_late");
+    let region = Region::new(&gpu, 64 * MIB);
+    region.limits().devices[0].context_bytes.store(40 * MIB, Ordering::Relaxed);
+    let mut command = HostProgram::linked(&gpu, "first_together").on(&gpu);
+    run(region.preload_into(driver.show_to(&mut command))).success().assert_said("8 of 8\n");
+    assert_eq!(region.peak_bytes(0), 40 * MIB);
+}
+
 #[test]
 fn a_passive_shim_says_so_once() {
     let gpu = SimulatedGpu::new();
