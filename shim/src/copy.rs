@@ -366,6 +366,7 @@ unsafe fn sum<T>(list: *const T, count: usize, bytes: impl Fn(&T) -> u64) -> u64
 }
 
 /// Counts a list of copies with the sizes `sizes`.
+#[inline(never)]
 unsafe fn batch_queued(result: CUresult, stream: CUstream, sizes: *const usize, count: usize) -> CUresult {
     if !result.is_ok() {
         return result;
@@ -443,6 +444,7 @@ pub(crate) unsafe fn prefetch_batch(
 }
 
 /// Counts a list of copies of several rows each.
+#[inline(never)]
 unsafe fn shapes_queued(result: CUresult, stream: CUstream, operations: *const c_void, count: usize) -> CUresult {
     if !result.is_ok() {
         return result;

@@ -19,7 +19,7 @@ mod shard;
 
 use shard::shard_of;
 pub(crate) use shard::{Shard, forget_all_streams, forget_stream};
-pub(crate) use shard::{about_to_wait, mark_all, unmarked_of_thread};
+pub(crate) use shard::{about_to_wait, about_to_wait_inline, mark_all, unmarked_of_thread};
 
 /// Whether a launch may be made, and what it must do besides.
 #[derive(Clone, Copy)]

@@ -102,6 +102,12 @@ pub(crate) fn overhead_was_less(
     attempt(process.limit_bytes(account))
 }
 
+/// Has the manager look if it may not have seen everything. Returns whether it has looked.
+#[cold]
+pub(crate) fn has_looked_again(process: &'static Process, account: usize) -> bool {
+    process.part_of_account(account).is_some_and(|part| !part.unseen().is_nothing() && part.await_look())
+}
+
 /// Called before a refusal. Repeats `attempt` while the ledger holds memory of ended processes. Returns whether it has
 /// succeeded.
 ///

@@ -193,6 +193,24 @@ impl Charge {
         }
     }
 
+    /// Reserves `bytes` more. The driver has given all already, so that nothing is `moving` any more. `false` if the
+    /// limit forbids it.
+    #[inline(never)]
+    fn grows(self, bytes: u64, moving: Moving) -> bool {
+        let Some(process) = Process::attached() else { return false };
+        let Some((books, part)) = process.books(self.account) else { return false };
+        let reserve = |limit_bytes| ledger::reserve(books, part, bytes, limit_bytes).is_ok();
+        if reserve(process.limit_bytes_until_look(self.account)) {
+            return true;
+        }
+        drop(moving);
+        let fits = pools::try_given(process, self.account, &reserve);
+        if !fits {
+            process.count_refusal(self.account);
+        }
+        fits
+    }
+
     /// To be called when the driver has given the memory.
     #[inline(never)]
     fn given(self) {
@@ -412,32 +430,40 @@ pub(crate) unsafe fn alloc_pitch<A: Address, S: Size>(
     height: S,
     element_bytes: c_uint,
 ) -> CUresult {
-    // SAFETY: the host's call, here and below; what it writes is read only after a success.
-    let call = || unsafe { real(address, pitch, width_bytes, height, element_bytes) };
-    let payer = Payer::of_thread();
     let least_bytes = width_bytes.bytes().saturating_mul(height.bytes());
-    let _moving = payer.moving(least_bytes);
-    // The pitch is at least the width: a request that does not fit with this size cannot fit.
+    // SAFETY: the host's call; what it writes is read only after a success.
+    let (call, given) = unsafe {
+        let given = || ((*pitch).bytes().saturating_mul(height.bytes()), written(address));
+        (|| real(address, pitch, width_bytes, height, element_bytes), given)
+    };
+    charged_after(least_bytes, &call, &given)
+}
+
+/// Makes a call that allocates at least `least_bytes` for the calling thread's device. `given` returns afterwards how
+/// many they are, and the key by which the charge is remembered.
+#[inline(never)]
+fn charged_after(least_bytes: u64, call: &dyn Call<CUresult>, given: &dyn Call<(u64, Key)>) -> CUresult {
+    let payer = Payer::of_thread();
+    let moving = payer.moving(least_bytes);
+    // A request that does not fit with this size cannot fit.
     let least = match payer.charge(least_bytes) {
-        Grant::Free => return call(),
+        Grant::Free => return call.make(),
         Grant::Refused => return refused(),
         Grant::Charged(charge) => charge,
     };
-    let result = call();
+    let result = call.make();
     if !result.is_ok() {
         least.refund();
         return result;
     }
-    // SAFETY: the call succeeded.
-    let (taken, key) = unsafe { ((*pitch).bytes().saturating_mul(height.bytes()), written(address)) };
-    let more = taken.saturating_sub(least.bytes);
-    if more != 0 && matches!(payer.charge(more), Grant::Refused) {
+    let (bytes, key) = given.make();
+    let more = bytes.saturating_sub(least_bytes);
+    if more != 0 && !least.grows(more, moving) {
         free_again(key);
         least.refund();
         return CUresult::OUT_OF_MEMORY;
     }
-    let charge = Charge { bytes: least.bytes.saturating_add(more), ..least };
-    remember(key, charge);
+    remember(key, Charge { bytes: least_bytes.saturating_add(more), ..least });
     result
 }
 
@@ -454,7 +480,8 @@ fn remember_inline(key: Key, charge: Charge) {
 
 /// Frees memory that the driver has allocated although the limit forbids it.
 #[cold]
-pub(crate) fn free_again(key: Key) {
+fn free_again(key: Key) {
+    gate::about_to_wait();
     if let (Key::Address(address), Some(free)) = (key, crate::hooks::real!(cuMemFree_v2)) {
         // SAFETY: the address was allocated just now and the host does not know it yet.
         let _ = unsafe { free(address) };
@@ -473,7 +500,7 @@ pub(crate) unsafe fn free<A: Address>(
         unsafe { real(address) }
     });
     if A::IS_OF_TODAY {
-        gate::about_to_wait();
+        gate::about_to_wait_inline();
         freed_inline(key, call)
     } else {
         freed(key, &call)

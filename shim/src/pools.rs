@@ -26,6 +26,7 @@ use aliquot_abi::cuda::{
     CUdeviceptr, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, NullStream, c_uint,
 };
 use aliquot_abi::region::HOST_ACCOUNT;
+use aliquot_abi::{ledger, rounding};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The most pools that are charged as a whole. Allocations from further pools are charged one by one.
@@ -249,7 +250,7 @@ fn allocate(
     let settle = |limit_bytes| pool.settle(process, Settler::Request { limit_bytes });
     let mut settled = settle(process.limit_bytes_until_look(account));
     if settled == Settled::OverLimit
-        && try_again(process, account, 1, &|limit_bytes| settle(limit_bytes) != Settled::OverLimit)
+        && try_given(process, account, &|limit_bytes| settle(limit_bytes) != Settled::OverLimit)
     {
         settled = Settled::ForOthers;
     }
@@ -339,9 +340,28 @@ fn settle_watched(process: &'static Process) {
 /// holds memory of ended processes.
 #[cold]
 pub(crate) fn try_again(process: &'static Process, account: usize, bytes: u64, attempt: &dyn Fn(u64) -> bool) -> bool {
-    if looks::overhead_was_less(process, account, bytes, attempt) {
-        return true;
+    looks::overhead_was_less(process, account, bytes, attempt) || makes_room(process, account, attempt)
+}
+
+/// As [`try_again`], for memory that the driver has given already. A look that begins now finds it, and takes it for
+/// overhead as long as it is not charged.
+#[cold]
+pub(crate) fn try_given(process: &'static Process, account: usize, reserve: &dyn Fn(u64) -> bool) -> bool {
+    let Some((books, _)) = process.books(account) else { return false };
+    let is_overhead = looks::has_looked_again(process, account);
+    if is_overhead {
+        // Until the next look it is counted twice, or not at all any more, so no request is refused without one.
+        rounding::note_change(books);
     }
+    let attempt = |limit_bytes| match is_overhead {
+        true => ledger::used_bytes(books) <= limit_bytes && reserve(u64::MAX),
+        false => reserve(limit_bytes),
+    };
+    attempt(process.limit_bytes(account)) || makes_room(process, account, &attempt)
+}
+
+/// Makes room without a look. Returns whether `attempt` has succeeded.
+fn makes_room(process: &'static Process, account: usize, attempt: &dyn Fn(u64) -> bool) -> bool {
     let attempt = &|| attempt(process.limit_bytes(account));
     if process.pools.end.load(Ordering::Relaxed) != 0 || graph_memory::is_charged(process, account) {
         settle_all(process);

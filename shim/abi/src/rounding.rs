@@ -68,6 +68,11 @@ pub fn note_taken_back(account: &Account, bytes: u64) {
     }
 }
 
+/// Notes that the overhead has changed: what the last look has found is not exact any more.
+pub fn note_change(account: &Account) {
+    account.rounding_bytes.fetch_add(1, Ordering::Release);
+}
+
 /// A look at a device's memory. It begins before the driver is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {

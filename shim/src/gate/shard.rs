@@ -123,8 +123,14 @@ impl Shard {
 
 /// To be called before a call that implicitly waits for the device: a free, for example, waits for all running work.
 /// Costs a few loads if every launch has a marker.
-#[inline]
+#[inline(never)]
 pub(crate) fn about_to_wait() {
+    about_to_wait_inline();
+}
+
+/// As [`about_to_wait`], inlined for the most frequent of these calls.
+#[inline]
+pub(crate) fn about_to_wait_inline() {
     if let Some(process) = Process::if_attached() {
         mark_all(process);
     }

@@ -359,6 +359,20 @@ fn no_request_is_refused_for_what_no_look_has_seen() {
     });
 }
 
+/// A pool takes larger pieces than it needs, and rows are longer than requested. When the charge is corrected, the
+/// manager may have to look first. It finds memory that the driver has given already.
+#[test]
+fn memory_is_not_charged_again_after_a_look_has_found_it() {
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}pool_chunk = '32MiB'\n"));
+    let node = Node::start(&gpu);
+    for kind in ["pool", "pitch"] {
+        // Room for 32 MiB and 4 MiB beside the ten pieces. Not if each piece had taken two blocks; not twice 32 MiB.
+        let slice = node.slice(kind, 50, 50 * MIB);
+        let mut command = HostProgram::linked(&gpu, "gives_more").on(&gpu);
+        run(slice.preload_into(command.arg(kind))).success().assert_said(&format!("{kind}: 0\nand 4 MiB: 0\n"));
+    }
+}
+
 /// The manager learns the size of a context from the first look at a process. If that look comes late, the process has
 /// allocated by then.
 #[test]
