@@ -10,7 +10,7 @@ use crate::gate;
 use crate::hooks::{real, types};
 use crate::live_contexts::{self, Kind, MayEnd};
 use crate::markers::DeviceWrites;
-use crate::process::{self, Part, Process};
+use crate::process::{self, Process};
 use crate::references::{References, Release};
 use crate::{arrays, pools};
 use aliquot_abi::cuda::{
@@ -158,20 +158,49 @@ pub(crate) unsafe fn attach(
     result
 }
 
-/// `cuCtxSetLimit`: waits for the device. The driver allocates memory for stacks, printf and the heap of kernels at
-/// once.
+/// `CU_LIMIT_STACK_SIZE`.
+const STACK_SIZE: c_uint = 0;
+
+/// `cuCtxSetLimit`: waits for the device. The driver takes memory for stacks at once, for all threads that the device
+/// can run. It takes the heap of kernels when a module is loaded.
 pub(crate) unsafe fn set_limit(_: NullStream, real: types::cuCtxSetLimit, limit: c_uint, value: usize) -> CUresult {
-    const STACK_SIZE: c_uint = 0; // CU_LIMIT_STACK_SIZE
     const MALLOC_HEAP_SIZE: c_uint = 2; // CU_LIMIT_MALLOC_HEAP_SIZE
     gate::about_to_wait();
     // SAFETY: the host's call.
-    let result = unsafe { real(limit, value) };
-    if result.is_ok() && (STACK_SIZE..=MALLOC_HEAP_SIZE).contains(&limit) {
-        let process = Process::attached();
-        let part = process.and_then(|process| process.part(process.current_ordinal().ok()?));
-        part.inspect(Part::ask_for_look);
+    let call = || unsafe { real(limit, value) };
+    let current = Process::attached().and_then(|process| Some((process, process.current_ordinal().ok()?)));
+    let part = current.and_then(|(process, device)| Some((process.part(device)?, device)));
+    let Some((part, device)) = part.filter(|_| (STACK_SIZE..=MALLOC_HEAP_SIZE).contains(&limit)) else { return call() };
+    let bytes = if limit == STACK_SIZE { growth_of_stacks(device, value as u64).unwrap_or(0) } else { 0 };
+    let moving = Charge::moving(part.index, bytes);
+    let charge = if bytes == 0 { Some(Charge { account: part.index, bytes }) } else { part.charge(bytes) };
+    let Some(charge) = charge else { return CUresult::OUT_OF_MEMORY };
+    let result = call();
+    if result.is_ok() {
+        charge.becomes_overhead();
+        drop(moving);
+        part.ask_for_look();
+    } else {
+        charge.refund();
     }
     result
+}
+
+/// The memory that stacks of `bytes` take beyond those of the present size.
+fn growth_of_stacks(device: CUdevice, bytes: u64) -> Option<u64> {
+    const MULTIPROCESSORS: c_uint = 16; // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+    const THREADS: c_uint = 39; // CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
+    let (get_limit, get_attribute) = (real!(cuCtxGetLimit)?, real!(cuDeviceGetAttribute)?);
+    let mut present = 0;
+    let (mut multiprocessors, mut threads): (c_int, c_int) = (0, 0);
+    // SAFETY: the pointers are valid.
+    let told = unsafe {
+        get_limit(&raw mut present, STACK_SIZE).is_ok()
+            && get_attribute(&raw mut multiprocessors, MULTIPROCESSORS, device).is_ok()
+            && get_attribute(&raw mut threads, THREADS, device).is_ok()
+    };
+    let stacks = u64::try_from(multiprocessors).ok()?.saturating_mul(u64::try_from(threads).ok()?);
+    told.then(|| bytes.saturating_sub(present as u64).saturating_mul(stacks))
 }
 
 /// `cuCtxDestroy`.

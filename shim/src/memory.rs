@@ -233,6 +233,15 @@ impl Charge {
         }
     }
 
+    /// Gives the bytes back in the ledger, although the driver keeps the memory: it is overhead from now on.
+    pub(crate) fn becomes_overhead(self) {
+        // Noted first, so that the bytes are missing at no time.
+        if let Some(account) = self.device_account() {
+            rounding::note_overhead(account, self.bytes);
+        }
+        self.refund();
+    }
+
     /// The account, if it is a device's.
     #[inline]
     fn device_account(self) -> Option<&'static Account> {

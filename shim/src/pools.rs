@@ -351,7 +351,7 @@ pub(crate) fn try_given(process: &'static Process, account: usize, reserve: &dyn
     let is_overhead = looks::has_looked_again(process, account);
     if is_overhead {
         // Until the next look it is counted twice, or not at all any more, so no request is refused without one.
-        rounding::note_change(books);
+        rounding::note_overhead(books, 1);
     }
     let attempt = |limit_bytes| match is_overhead {
         true => ledger::used_bytes(books) <= limit_bytes && reserve(u64::MAX),

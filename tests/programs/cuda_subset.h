@@ -192,6 +192,7 @@ typedef struct {
       (CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context, size_t bytes))      \
     X(cuModuleLoadData, "cuModuleLoadData", 2000, (CUmodule *module, const void *image))                               \
     X(cuModuleUnload, "cuModuleUnload", 2000, (CUmodule module))                                                       \
+    X(cuCtxGetLimit, "cuCtxGetLimit", 3010, (size_t *value, unsigned limit))                                           \
     X(cuCtxSetLimit, "cuCtxSetLimit", 3010, (unsigned limit, size_t value))                                            \
     X(cuModuleGetFunction, "cuModuleGetFunction", 2000, (CUfunction *function, CUmodule module, const char *name))     \
     X(cuMemGetInfo, "cuMemGetInfo_v2", 3020, (size_t *free, size_t *total))                                            \

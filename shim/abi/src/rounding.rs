@@ -9,6 +9,9 @@
 //! room   = limit - overhead by the last look - unseen - used
 //! ```
 //!
+//! What the driver takes otherwise and tells only afterwards, as for the stacks of kernels, is unseen in the same way:
+//! [`note_overhead`].
+//!
 //! [`Account::rounding_bytes`] grows when the driver has given memory, and falls when the driver has it back and the
 //! ledger has released it. So if a look finds an allocation in it, the driver had given all of that allocation before
 //! the look asked.
@@ -68,9 +71,10 @@ pub fn note_taken_back(account: &Account, bytes: u64) {
     }
 }
 
-/// Notes that the overhead has changed: what the last look has found is not exact any more.
-pub fn note_change(account: &Account) {
-    account.rounding_bytes.fetch_add(1, Ordering::Release);
+/// Notes that the driver may have taken `bytes` more that are not in the ledger. They are unseen until a look that
+/// begins later.
+pub fn note_overhead(account: &Account, bytes: u64) {
+    account.rounding_bytes.fetch_add(bytes, Ordering::Release);
 }
 
 /// A look at a device's memory. It begins before the driver is asked.
@@ -214,6 +218,15 @@ mod tests {
         assert_eq!(unseen(account, looked), (0, true));
         note_given(account, bytes);
         assert_eq!(unseen(account, looked), (rounding, false));
+    }
+
+    #[test]
+    fn other_overhead_is_unseen_until_a_look() {
+        let ledger = ledger();
+        let account = &ledger.devices[0];
+        note_overhead(account, 3 * MIB);
+        assert_eq!(unseen(account, seen(0, 0)), (3 * MIB, false));
+        assert_eq!(unseen(account, seen(3 * MIB, 0)), (0, true));
     }
 
     #[test]

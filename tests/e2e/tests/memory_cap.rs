@@ -419,6 +419,16 @@ fn memory_of_contexts_is_the_slice_s() {
     });
 }
 
+/// The driver keeps stacks for all threads that the device can run at once.
+#[test]
+fn stacks_of_kernels_are_refused_and_then_counted_at_once() {
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}[[device]]\nsm_count = 10\nmemory = '8GiB'\n"));
+    let node = Node::start(&gpu);
+    let slice = node.slice("stacks", 50, 64 * MIB);
+    let outcome = run(slice.preload_into(&mut HostProgram::linked(&gpu, "stacks").on(&gpu))).success();
+    outcome.assert_said("too large: 2\nlarger: 0\n50 MiB: 2\n40 MiB: 0\n");
+}
+
 /// Threads that first use the primary context at the same time share it, so its room in the slice is needed once.
 #[test]
 fn threads_that_begin_together_need_room_for_one_context() {
