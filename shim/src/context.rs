@@ -216,6 +216,39 @@ pub(crate) unsafe fn detach(_: NullStream, real: types::cuCtxDetach, context: CU
         .ending(&|| unsafe { real(context) }, &|result| result.is_ok() && live_contexts::detached(context))
 }
 
+/// `cuStreamCreate`.
+pub(crate) unsafe fn create_stream(
+    _: NullStream,
+    real: types::cuStreamCreate,
+    stream: *mut CUstream,
+    flags: c_uint,
+) -> CUresult {
+    about_to_create_stream(flags);
+    // SAFETY: the host's call.
+    unsafe { real(stream, flags) }
+}
+
+/// `cuStreamCreateWithPriority`.
+pub(crate) unsafe fn create_stream_with_priority(
+    _: NullStream,
+    real: types::cuStreamCreateWithPriority,
+    stream: *mut CUstream,
+    flags: c_uint,
+    priority: c_int,
+) -> CUresult {
+    about_to_create_stream(flags);
+    // SAFETY: the host's call.
+    unsafe { real(stream, flags, priority) }
+}
+
+#[inline(never)]
+fn about_to_create_stream(flags: c_uint) {
+    const NON_BLOCKING: c_uint = 1; // CU_STREAM_NON_BLOCKING
+    if let (0, Some(process)) = (flags & NON_BLOCKING, Process::attached()) {
+        gate::about_to_block(process);
+    }
+}
+
 /// `cuStreamDestroy`.
 pub(crate) unsafe fn destroy_stream(_: NullStream, real: types::cuStreamDestroy, stream: CUstream) -> CUresult {
     if let Some(process) = Process::if_attached() {

@@ -19,7 +19,7 @@ mod shard;
 
 use shard::shard_of;
 pub(crate) use shard::{Shard, forget_all_streams, forget_stream};
-pub(crate) use shard::{about_to_wait, about_to_wait_inline, mark_all, unmarked_of_thread};
+pub(crate) use shard::{about_to_block, about_to_wait, about_to_wait_inline, mark_all, unmarked_of_thread};
 
 /// Whether a launch may be made, and what it must do besides.
 #[derive(Clone, Copy)]
@@ -97,7 +97,8 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     let last = Launches::one(heavy);
     let launches = shard.take_unmarked() + last;
     // While the container paces itself, each launch is marked: no other process sees what it uses.
-    let to_give = |is_graph| if admitted.is_paced { 0 } else { markers::launches_per_marker(part, is_graph) - 1 };
+    let marks_each = admitted.is_paced || !shard::may_be_marked_later(part.process, stream);
+    let to_give = |is_graph| if marks_each { 0 } else { markers::launches_per_marker(part, is_graph) - 1 };
     let (kernels, graphs) = (to_give(false), to_give(true));
     shard.give(kernels, graphs, admitted.word, stream);
     if kernels + graphs > 0 {

@@ -75,6 +75,8 @@ pub(crate) struct Process {
     marking: AtomicU32,
     /// Not zero: some thread may have made launches without a marker.
     unmarked: AtomicU32,
+    /// Not zero once there was a stream for which the legacy default stream is a barrier.
+    blocking: AtomicU32,
     polls: Polls,
     flights: [Flight; DEVICES_MAX],
     pub(crate) pools: Pools,
@@ -353,6 +355,16 @@ impl Process {
     /// To be called before all launches are looked at: a later note stays set.
     pub(crate) fn forget_unmarked(&self) {
         self.unmarked.swap(0, Ordering::Acquire);
+    }
+
+    /// Whether there was a stream for which the legacy default stream is a barrier, and whose work is one for it.
+    pub(crate) fn has_blocking_streams(&self) -> bool {
+        self.blocking.load(Ordering::Relaxed) != 0
+    }
+
+    /// To be called before there is such a stream.
+    pub(crate) fn note_blocking_stream(&self) {
+        self.blocking.store(1, Ordering::Relaxed);
     }
 
     /// The registration of the page into which the device writes this process's markers.

@@ -3,6 +3,11 @@
 //! Normally the marker of the next launch into their stream also stands for them. A thread that is about to wait, at a
 //! gate or for the device, makes no next launch. So its unmarked launches, in all streams and on all devices, are
 //! marked before the wait: otherwise they would run unseen and free of charge meanwhile.
+//!
+//! A marker in a legacy default stream is a barrier: it waits for the work in all blocking streams, and their later work
+//! waits for it. Directly behind a launch, which is such a barrier itself, it changes nothing. Later it would order work
+//! that the program has not ordered, and could wait for ever, if other work waits for the host. So once there are
+//! blocking streams, each launch into a legacy default stream gets its marker at once.
 
 use super::is_capturing;
 use crate::clock;
@@ -108,6 +113,10 @@ impl Shard {
 
     /// Marks the shard's launches in `stream`, which lives.
     fn mark(&self, part: &Part, stream: CUstream) {
+        // Launches from before the first blocking stream. The next launch marks them.
+        if stream == CU_STREAM_LEGACY && part.process.has_blocking_streams() {
+            return;
+        }
         // Each context has its own default stream, and an event is created in the current context.
         let known = CUcontext(self.context.load(Ordering::Relaxed));
         let context = if known.is_null() { markers::context_of(stream) } else { known };
@@ -144,6 +153,23 @@ pub(crate) fn mark_all(process: &'static Process) {
     if process.may_have_unmarked() {
         mark_in_all_shards(process);
     }
+}
+
+/// To be called before there is a stream for which the legacy default stream is a barrier.
+pub(crate) fn about_to_block(process: &'static Process) {
+    if !process.has_blocking_streams() {
+        mark_all(process);
+        process.note_blocking_stream();
+    }
+}
+
+/// Whether launches into `stream` may be marked later.
+pub(super) fn may_be_marked_later(process: &'static Process, stream: CUstream) -> bool {
+    if stream == CU_STREAM_PER_THREAD {
+        // A blocking stream that is not created by a call.
+        about_to_block(process);
+    }
+    stream != CU_STREAM_LEGACY || !process.has_blocking_streams()
 }
 
 /// Number of launches of the calling thread without a marker.

@@ -259,6 +259,19 @@ fn a_thread_that_waits_puts_no_barrier_behind_what_others_have_launched() {
     wait::until_true("some launches have none", || marked_after() < 9);
 }
 
+/// A late marker in the legacy default stream would wait for a blocking stream that is held up, and hold up the others.
+#[test]
+fn blocking_streams_wait_for_nothing_but_the_program_s_work() {
+    let gpu = SimulatedGpu::new();
+    let region = Region::new(&gpu, GIB);
+    open(&region, 0);
+    region.limits().devices[0].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
+    let mut command = HostProgram::linked(&gpu, "late_barrier").on(&gpu);
+    run(region.preload_into(&mut command)).success().assert_said("done\n");
+    // The launches of the program's nine kernels in that stream have a marker each.
+    assert_eq!(marked(&region, 0), 11);
+}
+
 /// Runs `launches_and_asks`. Returns the number of markers before its final wait, and of the launches that they mark.
 #[track_caller]
 fn markers_and_launches(way: &str) -> (u64, u64) {

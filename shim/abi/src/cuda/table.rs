@@ -13,7 +13,7 @@
 //! * `class` is the effect that the function can have on a slice: `start` (start-up and look-up), `memory` (allocates
 //!   or frees memory, or can make the driver do so), `launch` (makes the device work), `copy` (copies or sets memory:
 //!   counted, never held back), `synchronize` (waits for the device), `view` (shows the size of the device), `context`
-//!   (begins or ends a context, or a stream with all it holds, keeps a context alive, or changes its use of memory),
+//!   (begins or ends a context, or a stream, keeps a context alive, or changes its use of memory),
 //!   `forward` (none of these: the shim does not touch it).
 //! * `policy` is the rule that the function shares with its other versions; it is one function of the shim.
 //! * `symbol` is the exported symbol, and `per-thread symbol` that of the form with per-thread default streams, if it
@@ -338,8 +338,8 @@ macro_rules! cuda_api {
             forward call: cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz = cuMemDiscardBatchAsync @ 13000 (dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, flags: u64, h_stream: CUstream);
             forward call: cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz = cuMemDiscardAndPrefetchBatchAsync @ 13000 (dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize, num_prefetch_locs: usize, flags: u64, h_stream: CUstream);
             // Streams
-            forward call: cuStreamCreate = cuStreamCreate @ 2000 (ph_stream: *mut CUstream, flags: c_uint);
-            forward call: cuStreamCreateWithPriority = cuStreamCreateWithPriority @ 5050 (ph_stream: *mut CUstream, flags: c_uint, priority: c_int);
+            context create_stream: cuStreamCreate = cuStreamCreate @ 2000 (ph_stream: *mut CUstream, flags: c_uint);
+            context create_stream_with_priority: cuStreamCreateWithPriority = cuStreamCreateWithPriority @ 5050 (ph_stream: *mut CUstream, flags: c_uint, priority: c_int);
             forward call: cuStreamGetPriority | cuStreamGetPriority_ptsz = cuStreamGetPriority @ 5050 (h_stream: CUstream, priority: *mut c_int);
             forward call: cuStreamGetFlags | cuStreamGetFlags_ptsz = cuStreamGetFlags @ 5050 (h_stream: CUstream, flags: *mut c_uint);
             forward call: cuStreamGetId | cuStreamGetId_ptsz = cuStreamGetId @ 12000 (h_stream: CUstream, stream_id: *mut u64);
