@@ -4,6 +4,8 @@
 //! A green context holds no memory: memory that is allocated while it is current belongs to the primary context of its
 //! device. But a green context keeps the primary context alive, so its end can be the end of the primary context.
 
+pub(crate) use crate::modules::{load_module, load_module_with_options};
+
 use crate::allocations::{Charge, Ending};
 use crate::call::Call;
 use crate::gate;
@@ -364,6 +366,7 @@ fn releasing_primary(device: CUdevice, counted: u64, call: &dyn Call<CUresult>) 
 }
 
 /// The handle by which a green context is made current, if the driver knows the context.
+#[inline(never)]
 fn context_of_green(green: CUgreenCtx) -> Option<CUcontext> {
     let mut context = CUcontext::NULL;
     let get_context = real!(cuCtxFromGreenCtx)?;
@@ -372,6 +375,7 @@ fn context_of_green(green: CUgreenCtx) -> Option<CUcontext> {
 }
 
 /// Whether the primary context of `device` is active; `None` if the driver does not answer.
+#[inline(never)]
 fn is_active(device: CUdevice) -> Option<bool> {
     let (mut flags, mut active): (c_uint, _) = (0, 0);
     let get_state = real!(cuDevicePrimaryCtxGetState)?;

@@ -11,6 +11,7 @@
 //!              allocations.rs: the charge of each address and handle
 //!              vmm.rs, arrays.rs, host_memory.rs: memory that is charged piece by piece
 //!              reserve.rs, pools.rs, graph_memory.rs: memory that is charged as a whole, by the driver's own figures
+//!              modules.rs: memory that the driver takes for modules, noted until a look has found it
 //!              gate.rs, markers.rs: leases on device time, and work in flight
 //! ```
 //!
@@ -60,6 +61,7 @@ mod looks;
 mod lookup;
 mod markers;
 mod memory;
+mod modules;
 mod own_variables;
 mod pacing;
 #[cfg(panic = "abort")]

@@ -179,10 +179,12 @@ fn gone(word: u64) {
     part.ask_for_look();
 }
 
+#[inline(never)]
 fn entry(context: CUcontext) -> Option<&'static AtomicU64> {
     if context.is_null() { None } else { CONTEXTS.entry(context.0.addr() as u64) }
 }
 
+#[inline(never)]
 fn existing(context: CUcontext) -> Option<&'static AtomicU64> {
     if context.is_null() { None } else { CONTEXTS.existing(context.0.addr() as u64) }
 }

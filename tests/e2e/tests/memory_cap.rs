@@ -429,6 +429,16 @@ fn stacks_of_kernels_are_refused_and_then_counted_at_once() {
     outcome.assert_said("too large: 2\nlarger: 0\n50 MiB: 2\n40 MiB: 0\n");
 }
 
+/// The ledger does not show what a module takes, and no look has found it yet.
+#[test]
+fn memory_of_a_module_counts_as_soon_as_it_is_loaded() {
+    let gpu = SimulatedGpu::exact();
+    let node = Node::start(&gpu);
+    let slice = node.slice("modules", 50, 64 * MIB);
+    let outcome = run(slice.preload_into(&mut HostProgram::linked(&gpu, "loads_variables").on(&gpu))).success();
+    outcome.assert_said("50 MiB: 2\n40 MiB: 0\n");
+}
+
 /// Threads that first use the primary context at the same time share it, so its room in the slice is needed once.
 #[test]
 fn threads_that_begin_together_need_room_for_one_context() {

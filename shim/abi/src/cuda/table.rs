@@ -110,10 +110,10 @@ macro_rules! cuda_api {
             forward call: cuGreenCtxStreamCreate = cuGreenCtxStreamCreate @ 12050 (ph_stream: *mut CUstream, green_ctx: CUgreenCtx, flags: c_uint, priority: c_int);
             forward call: cuStreamGetGreenCtx = cuStreamGetGreenCtx @ 12040 (h_stream: CUstream, ph_ctx: *mut CUgreenCtx);
             // Modules, libraries, functions
-            forward call: cuModuleLoad = cuModuleLoad @ 2000 (module: *mut CUmodule, fname: *const c_char);
-            forward call: cuModuleLoadData = cuModuleLoadData @ 2000 (module: *mut CUmodule, image: *const c_void);
-            forward call: cuModuleLoadDataEx = cuModuleLoadDataEx @ 2010 (module: *mut CUmodule, image: *const c_void, num_options: c_uint, options: *mut c_uint, option_values: *mut *mut c_void);
-            forward call: cuModuleLoadFatBinary = cuModuleLoadFatBinary @ 2000 (module: *mut CUmodule, fat_cubin: *const c_void);
+            context load_module: cuModuleLoad = cuModuleLoad @ 2000 (module: *mut CUmodule, fname: *const c_char);
+            context load_module: cuModuleLoadData = cuModuleLoadData @ 2000 (module: *mut CUmodule, image: *const c_void);
+            context load_module_with_options: cuModuleLoadDataEx = cuModuleLoadDataEx @ 2010 (module: *mut CUmodule, image: *const c_void, num_options: c_uint, options: *mut c_uint, option_values: *mut *mut c_void);
+            context load_module: cuModuleLoadFatBinary = cuModuleLoadFatBinary @ 2000 (module: *mut CUmodule, fat_cubin: *const c_void);
             synchronize unload_module: cuModuleUnload = cuModuleUnload @ 2000 (hmod: CUmodule);
             forward call: cuModuleGetLoadingMode = cuModuleGetLoadingMode @ 11070 (mode: *mut c_uint);
             forward call: cuModuleGetFunction = cuModuleGetFunction @ 2000 (hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char);
