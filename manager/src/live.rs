@@ -172,6 +172,18 @@ impl LiveSlice {
         }
     }
 
+    /// Takes over what contexts take on the devices that the slice shares with `other`, as far as it does not know it.
+    /// Otherwise contexts that several processes make before the next look would not be charged.
+    fn learn_contexts_of(&self, other: &LiveSlice) {
+        let others = other.parts();
+        for (number, part) in self.parts().iter().enumerate() {
+            let Some(same) = others.iter().position(|other| other.device == part.device) else { continue };
+            let known_bytes = other.region.device_limits(same).context_bytes.load(Ordering::Relaxed);
+            // 0 means unknown.
+            replace(&self.region.device_limits(number).context_bytes, 0, known_bytes);
+        }
+    }
+
     /// Counters of the slice's use of part `part`, which must exist. Each counter is written by one thread.
     #[must_use]
     pub(crate) fn counters(&self, part: usize) -> &DeviceCounters {
@@ -403,6 +415,11 @@ impl LiveSlice {
     }
 }
 
+/// Stores `after` where `before` is.
+fn replace(cell: &AtomicU64, before: u64, after: u64) {
+    let _ = cell.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+}
+
 /// All slices at work.
 #[derive(Default)]
 pub(crate) struct LiveSlices {
@@ -424,7 +441,9 @@ impl LiveSlices {
 
     /// Adds a slice, so that the threads find it.
     pub(crate) fn put(&self, slice: Arc<LiveSlice>) {
-        self.by_name.write().insert(slice.name.clone(), slice);
+        let mut by_name = self.by_name.write();
+        by_name.values().for_each(|other| slice.learn_contexts_of(other));
+        by_name.insert(slice.name.clone(), slice);
     }
 
     /// Removes the slice of that name, and returns it.
