@@ -250,16 +250,9 @@ impl ProcessWatch {
         for attached in part.slice.processes().iter() {
             let seen = look.process(attached.pid);
             let (Some(seen), Some(before)) = (seen, part.contexts.get(&attached.pid)) else { continue };
-            // The bytes by which the process's allocations were rounded up at most; a context does not show within
-            // them.
-            let rounding_bytes = view::rounding_bytes(ledger, part.number).min(before.other_bytes);
-            // An allocation made meanwhile may be in only one of the two figures.
             let is_at_rest = view::contexts(ledger, attached.slot.index, part.number) == Some(*before);
-            let memory_bytes = seen.memory_bytes.filter(|_| is_at_rest);
-            let bytes = memory_bytes.map(|bytes| {
-                let most = bytes.saturating_add(look.unlisted_bytes).saturating_sub(before.other_bytes);
-                most.saturating_sub(rounding_bytes)..=most
-            });
+            let memory_bytes = seen.memory_bytes.filter(|_| is_at_rest && before.other_bytes == 0);
+            let bytes = memory_bytes.map(|bytes| bytes.saturating_add(look.unlisted_bytes));
             self.context_sizes.see(seen.id, &look.device, before.count, bytes);
         }
     }
@@ -403,7 +396,19 @@ fn busy_percent(samples: &[UtilisationSample]) -> BTreeMap<u32, u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use aliquot_abi::ledger::{self, Identity};
+    use aliquot_abi::region::SlotDevice;
+    use aliquot_node::Partition;
+    use tempfile::TempDir;
+
     use super::*;
+    use crate::config::AuditSettings;
+    use crate::events::Events;
+    use crate::inventory::SourceError;
+    use crate::live::AttachedSlot;
+    use crate::region::files::RegionDirs;
 
     #[test]
     fn a_process_with_several_entries_uses_their_sum_and_an_unknown_one_makes_it_unknown() {
@@ -424,5 +429,84 @@ mod tests {
         let samples = [sample(1, 20), sample(1, 40), sample(2, 50), sample(3, 250)];
         assert_eq!(busy_percent(&samples), BTreeMap::from([(1, 30), (2, 50), (3, 100)]));
         assert_eq!(busy_percent(&[]), BTreeMap::new());
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    /// A driver that lists one process on each device.
+    struct Driver(DeviceProcess);
+
+    impl DeviceSource for Driver {
+        fn inventory(&mut self) -> Result<Inventory, SourceError> {
+            Ok(Inventory::default())
+        }
+
+        fn processes(&mut self, _: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
+            Ok(vec![self.0])
+        }
+
+        fn utilisation(&mut self, _: &DeviceUuid, _: u64) -> Result<Vec<UtilisationSample>, SourceError> {
+            Ok(Vec::new())
+        }
+
+        fn create_instance(&mut self, _: &Partition) -> Result<(), SourceError> {
+            Ok(())
+        }
+
+        fn destroy_instance(&mut self, _: &Partition) -> Result<(), SourceError> {
+            Ok(())
+        }
+    }
+
+    /// A slice in which this process has a context.
+    struct Scene {
+        live: Arc<LiveSlice>,
+        watch: ProcessWatch,
+        _dir: TempDir,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let dir = tempfile::tempdir().unwrap();
+            let mut slice = crate::checkpoint::tests::slice(1);
+            slice.parts[0].device = DeviceUuid::new("GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+            let region = RegionDirs::prepare(dir.path()).unwrap().create(&slice).unwrap();
+            let live = Arc::new(LiveSlice::new(&slice, region));
+            let pid = std::process::id();
+            let start_time = crate::procfs::start_time(pid).unwrap();
+            let identity = Identity { pid, start_time, pid_namespace: 0 };
+            let slot = AttachedSlot { index: 1, generation: 1, identity };
+            let (command, since) = (crate::procfs::command(pid), SystemTime::now());
+            live.set_processes(vec![Attached { pid, own_pid: pid, slot, command, since }]);
+            let slices = Arc::new(LiveSlices::default());
+            slices.put(Arc::clone(&live));
+            let events = Arc::new(Events::default());
+            let watch = ProcessWatch::new(slices, Arc::new(Audit::new(AuditSettings::default(), events)));
+            let scene = Scene { live, watch, _dir: dir };
+            scene.slot().contexts.store(1, Ordering::Relaxed);
+            scene
+        }
+
+        fn slot(&self) -> &SlotDevice {
+            &self.live.region.ledger().slots[1].devices[0]
+        }
+
+        /// The slice's figure of contexts after a look for which the driver says that this process uses `bytes`.
+        fn context_bytes(&mut self, bytes: u64) -> u64 {
+            let process = DeviceProcess { pid: std::process::id(), memory_bytes: Some(bytes), computes: true };
+            self.watch.look_at_memory(&mut Driver(process), &Inventory::default());
+            self.live.region.device_limits(0).context_bytes.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn an_allocation_under_way_does_not_make_contexts_small() {
+        let mut scene = Scene::new();
+        let known_bytes = &scene.live.region.device_limits(0).context_bytes;
+        known_bytes.store(500 * MIB, Ordering::Relaxed);
+        let account = &scene.live.region.ledger().devices[0];
+        // It is in the books, and the driver has not given it.
+        ledger::reserve(account, &scene.slot().memory, 20 * MIB, u64::MAX).unwrap();
+        assert_eq!(scene.context_bytes(500 * MIB), 500 * MIB);
     }
 }

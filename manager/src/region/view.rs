@@ -120,12 +120,6 @@ pub(crate) fn account(ledger: &Ledger, number: usize) -> AccountView {
     }
 }
 
-/// The most memory that the driver may have taken of device number `device` beyond the bytes that were requested.
-#[must_use]
-pub(crate) fn rounding_bytes(ledger: &Ledger, device: usize) -> u64 {
-    ledger.devices.get(device).map_or(0, |account| account.rounding_bytes.load(Ordering::Relaxed))
-}
-
 /// Begins a look at the memory of device number `device`. `indices` are the slots of the processes that use it.
 #[must_use]
 pub(crate) fn begin_look(ledger: &Ledger, device: usize, indices: impl Iterator<Item = usize>) -> Option<Look> {

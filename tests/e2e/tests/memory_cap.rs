@@ -374,7 +374,7 @@ fn memory_is_not_charged_again_after_a_look_has_found_it() {
 }
 
 /// The manager learns the size of a context from the first look at a process. If that look comes late, the process has
-/// allocated by then.
+/// allocated by then, and the next one shows the size.
 #[test]
 fn rounding_is_not_taken_for_a_context() {
     let gpu = SimulatedGpu::with("context_memory = 0\n");
@@ -383,9 +383,14 @@ fn rounding_is_not_taken_for_a_context() {
     freeze(node.manager_id());
     let filled = fill_slice(&gpu, &slice, MIB + 4096, 1);
     resume(node.manager_id());
-    let context_bytes = || slice.limits().devices[0].context_bytes.load(Ordering::Relaxed);
+    let limits = &slice.limits().devices[0];
+    let context_bytes = || limits.context_bytes.load(Ordering::Relaxed);
+    wait::until_true("the manager has looked", || limits.memory_overhead_bytes.load(Ordering::Relaxed) != 0);
+    assert_eq!(context_bytes(), 0, "{} pieces", filled.pieces);
+    let _ = filled.process.kill();
+    let _next = fill_slice(&gpu, &slice, MIB + 4096, 1);
     wait::until_true("the manager has learned it", || context_bytes() != 0);
-    assert_eq!(context_bytes(), CONTEXT_NEGLIGIBLE, "{} pieces", filled.pieces);
+    assert_eq!(context_bytes(), CONTEXT_NEGLIGIBLE);
 }
 
 #[test]
