@@ -353,7 +353,8 @@ impl LiveSlice {
                 match seen_bytes {
                     Some(0) => store_if_changed(context_bytes, CONTEXT_NEGLIGIBLE),
                     Some(bytes) => store_if_changed(context_bytes, bytes),
-                    None => {}
+                    // The driver did not answer before, or there was another manager.
+                    None => replace(context_bytes, CONTEXT_NEGLIGIBLE, 0),
                 }
             }
             None => {
@@ -362,7 +363,8 @@ impl LiveSlice {
                     store_if_changed(overhead, 0);
                 }
                 memory_settling.store(0, Ordering::Release);
-                store_if_changed(context_bytes, CONTEXT_NEGLIGIBLE);
+                // What is known stays: the driver may be silent only for once.
+                replace(context_bytes, 0, CONTEXT_NEGLIGIBLE);
                 // No look shows the rounding, so no process must wait for one.
                 store_if_changed(&limits.rounding_seen, 0);
             }

@@ -399,7 +399,7 @@ mod tests {
     use std::time::SystemTime;
 
     use aliquot_abi::ledger::{self, Identity};
-    use aliquot_abi::region::SlotDevice;
+    use aliquot_abi::region::{CONTEXT_NEGLIGIBLE, SlotDevice};
     use aliquot_node::Partition;
     use tempfile::TempDir;
 
@@ -433,8 +433,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A driver that lists one process on each device.
-    struct Driver(DeviceProcess);
+    /// A driver that lists one process on each device, or that does not answer.
+    struct Driver(Option<DeviceProcess>);
 
     impl DeviceSource for Driver {
         fn inventory(&mut self) -> Result<Inventory, SourceError> {
@@ -442,7 +442,7 @@ mod tests {
         }
 
         fn processes(&mut self, _: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
-            Ok(vec![self.0])
+            self.0.map(|process| vec![process]).ok_or_else(|| SourceError("it is busy".into()))
         }
 
         fn utilisation(&mut self, _: &DeviceUuid, _: u64) -> Result<Vec<UtilisationSample>, SourceError> {
@@ -491,10 +491,11 @@ mod tests {
             &self.live.region.ledger().slots[1].devices[0]
         }
 
-        /// The slice's figure of contexts after a look for which the driver says that this process uses `bytes`.
-        fn context_bytes(&mut self, bytes: u64) -> u64 {
-            let process = DeviceProcess { pid: std::process::id(), memory_bytes: Some(bytes), computes: true };
-            self.watch.look_at_memory(&mut Driver(process), &Inventory::default());
+        /// The slice's figure of contexts after a look for which the driver says that this process uses `bytes`;
+        /// `None`: it does not answer.
+        fn context_bytes(&mut self, bytes: Option<u64>) -> u64 {
+            let process = |bytes| DeviceProcess { pid: std::process::id(), memory_bytes: Some(bytes), computes: true };
+            self.watch.look_at_memory(&mut Driver(bytes.map(process)), &Inventory::default());
             self.live.region.device_limits(0).context_bytes.load(Ordering::Relaxed)
         }
     }
@@ -507,6 +508,19 @@ mod tests {
         let account = &scene.live.region.ledger().devices[0];
         // It is in the books, and the driver has not given it.
         ledger::reserve(account, &scene.slot().memory, 20 * MIB, u64::MAX).unwrap();
-        assert_eq!(scene.context_bytes(500 * MIB), 500 * MIB);
+        assert_eq!(scene.context_bytes(Some(500 * MIB)), 500 * MIB);
+    }
+
+    #[test]
+    fn a_driver_that_is_silent_for_once_makes_no_context_free() {
+        let mut scene = Scene::new();
+        assert_eq!(scene.context_bytes(None), CONTEXT_NEGLIGIBLE);
+        assert_eq!(scene.context_bytes(Some(500 * MIB)), 500 * MIB);
+        assert_eq!(scene.context_bytes(None), 500 * MIB);
+        // A process that has allocated shows nothing, and the next context waits for a look.
+        let mut scene = Scene::new();
+        scene.slot().memory.store(20 * MIB, Ordering::Relaxed);
+        assert_eq!(scene.context_bytes(None), CONTEXT_NEGLIGIBLE);
+        assert_eq!(scene.context_bytes(Some(520 * MIB)), 0);
     }
 }
