@@ -149,6 +149,16 @@ static void read_arguments(int count, char **arguments) {
     EXPECT(device_count >= 1 && device_count <= DEVICES_MAX && sync_after > 0);
 }
 
+/* While there is no room for a context, waits until another program ends or frees memory. */
+static void retain(CUcontext *context, CUdevice device) {
+    CUresult result;
+    while ((result = cuDevicePrimaryCtxRetain(context, device)) == CUDA_ERROR_OUT_OF_MEMORY) {
+        count(result);
+        usleep(5000);
+    }
+    REQUIRE(result);
+}
+
 int main(int argument_count, char **arguments) {
     EXPECT(argument_count >= 2);
     int file = open(arguments[1], O_RDWR | O_CLOEXEC);
@@ -162,7 +172,7 @@ int main(int argument_count, char **arguments) {
     for (unsigned long device = 0; device < device_count; device++) {
         CUdevice handle;
         REQUIRE(cuDeviceGet(&handle, (int)device));
-        REQUIRE(cuDevicePrimaryCtxRetain(&contexts[device], handle));
+        retain(&contexts[device], handle);
         REQUIRE(cuCtxSetCurrent(contexts[device]));
         kernels[device] = spin_kernel();
     }

@@ -15,11 +15,13 @@ use crate::roster::Roster;
 use crate::tenant::{Place, Recipe, Tenant};
 use crate::verdict::{Stuck, Verdict};
 use crate::wait;
+use crate::world::CONTEXT_BYTES;
 
 /// Prefix of the names of all slices that this thread makes.
 pub(crate) const PREFIX: &str = "passing-";
 /// The slice that is resized while its tenant runs.
 const ELASTIC: &str = "passing-elastic";
+/// Its memory beside its tenant's context.
 const ELASTIC_MIB: [u64; 4] = [8, 16, 32, 48];
 
 /// The thread. Dropping this ends it.
@@ -208,7 +210,7 @@ impl Worker {
         self.made += 1;
         let name = format!("{PREFIX}{}", self.made);
         let device = self.chance.below(2);
-        let memory_bytes = (1 + self.chance.below(16) as u64) * MIB;
+        let memory_bytes = CONTEXT_BYTES + (1 + self.chance.below(16) as u64) * MIB;
         let slice = self.create(&name, device, memory_bytes)?;
         let tenant = self.chance.once_in(2).then(|| self.tenant(&slice, &Recipe::mixed()));
         thread::sleep(self.chance.milliseconds(0..=200));
@@ -252,10 +254,10 @@ impl Worker {
         if self.elastic.is_none() {
             // Removes a slice that was left behind when the manager did not answer.
             self.remove(ELASTIC)?;
-            let slice = self.create(ELASTIC, 1, ELASTIC_MIB[0] * MIB)?;
+            let slice = self.create(ELASTIC, 1, CONTEXT_BYTES + ELASTIC_MIB[0] * MIB)?;
             self.elastic = Some(self.tenant(&slice, &Recipe::grasping()));
         }
-        let bytes = ELASTIC_MIB[self.chance.below(ELASTIC_MIB.len())] * MIB;
+        let bytes = CONTEXT_BYTES + ELASTIC_MIB[self.chance.below(ELASTIC_MIB.len())] * MIB;
         let part = Part { memory_limit_bytes: bytes, ..Part::default() };
         let request = ResizeSliceRequest { name: ELASTIC.into(), parts: vec![part], ..ResizeSliceRequest::default() };
         // Before the request: the manager may resize the slice and be killed before it answers.

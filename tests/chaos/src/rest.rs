@@ -16,7 +16,7 @@ use crate::chance::Chance;
 use crate::churn::PREFIX;
 use crate::verdict::Stuck;
 use crate::wait;
-use crate::world::{STANDING, World};
+use crate::world::{CONTEXT_BYTES, STANDING, World};
 
 /// Descriptors that the manager may have in addition to those at its first rest: connections that are being closed, and
 /// files that its threads open for a moment.
@@ -41,6 +41,7 @@ impl World {
         let begun = Instant::now();
         self.remove_what_passed()?;
         for standing in &STANDING {
+            self.make_room(standing.name, 0)?;
             self.nothing_is_charged(standing.name)?;
         }
         self.no_process_is_left()?;
@@ -197,9 +198,9 @@ impl World {
         Ok(())
     }
 
-    /// Checks that a slice in which nothing runs gives exactly all its memory.
+    /// Checks that a slice in which nothing runs gives exactly all its memory beside a context.
     fn all_can_be_had(&mut self, slice: &'static str) -> Result<(), Stuck> {
-        let limit_bytes = World::standing(slice).memory_mib * MIB;
+        let limit_bytes = World::standing(slice).limit_bytes(0) - CONTEXT_BYTES;
         let outcome = self.run_in(slice, "exact", &[&limit_bytes.to_string()])?;
         let expected = format!("free: {limit_bytes}\none byte more than all: 2\n");
         if !outcome.status.success() || !outcome.stdout.starts_with(&expected) {

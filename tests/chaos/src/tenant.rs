@@ -36,14 +36,17 @@ impl Recipe {
         Recipe::new("busy", &["kernel_ns=300000", "sync=32"])
     }
 
+    /// Pieces of all recipes are whole blocks of the driver, of 2 to 32 MiB: nothing is rounded up, so slices are held
+    /// to their limits exactly.
+    ///
     /// Allocates and frees memory of every kind, and often asks for more than there is.
     pub(crate) fn grasping() -> Recipe {
-        Recipe::new("grasping", &["bytes=16777216", "pause_us=2000"])
+        Recipe::new("grasping", &["bytes=33554432", "pause_us=2000"])
     }
 
     /// Allocates memory, launches kernels and waits for them.
     pub(crate) fn mixed() -> Recipe {
-        Recipe::new("mixed", &["bytes=8388608", "kernel_ns=200000", "sync=4", "pause_us=4000", "children=200"])
+        Recipe::new("mixed", &["bytes=33554432", "kernel_ns=200000", "sync=4", "pause_us=4000", "children=200"])
     }
 
     /// Like [`Recipe::mixed`], but as the first process of a pid namespace, as in a container.
@@ -61,13 +64,13 @@ impl Recipe {
     pub(crate) fn on_two_devices() -> Recipe {
         Recipe::new(
             "on two devices",
-            &["bytes=8388608", "kernel_ns=200000", "sync=4", "pause_us=4000", "devices=2", "children=300"],
+            &["bytes=33554432", "kernel_ns=200000", "sync=4", "pause_us=4000", "devices=2", "children=300"],
         )
     }
 
     /// Allocates a little, launches short kernels, and ends after 6 steps.
     pub(crate) fn short() -> Recipe {
-        Recipe::new("short", &["bytes=65536", "kernel_ns=1000", "steps=6"])
+        Recipe::new("short", &["bytes=33554432", "kernel_ns=1000", "steps=6"])
     }
 }
 

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aliquot_harness::wait::DEADLINE;
-use aliquot_harness::{Client, EXACT_MEMORY, HostProgram, MIB, Outcome, SimulatedGpu, artifacts};
-use aliquot_proto::node::v1::{CreateSliceRequest, Part, PriorityClass};
+use aliquot_harness::{Client, HostProgram, MIB, Outcome, SimulatedGpu, artifacts};
+use aliquot_proto::node::v1::{CreateSliceRequest, Part, PriorityClass, ResizeSliceRequest};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::churn::Churn;
+use crate::counts::Counts;
 use crate::manager::{Manager, Start};
 use crate::mounts::Mount;
 use crate::observer::{Observer, Watched};
@@ -29,12 +30,21 @@ const CALLS_TO_GO_ON: u64 = 6;
 /// Time between two checks for processes that have ended by themselves.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
+/// What a context takes of its device, as on an H100.
+pub(crate) const CONTEXT_BYTES: u64 = 536_128 << 10;
+/// The machine. Contexts cost memory, but allocations are not rounded, so that a slice has exactly its limit. Memory is
+/// there for contexts of a thousand processes. The chunk size is one with which a pool never takes more at a time than
+/// the shim has charged before.
+const MACHINE: &str = "context_memory = '536128KiB'\nallocation_block = '512B'\nreserved_memory = 0\npool_chunk = '2MiB'\n\
+    [[device]]\nmemory = '1024GiB'\n[[device]]\nmemory = '1024GiB'\n";
+
 /// A slice that exists all the time.
 pub(crate) struct Standing {
     pub(crate) name: &'static str,
     pub(crate) devices: &'static [usize],
     pub(crate) request_percent: u32,
     pub(crate) limit_percent: u32,
+    /// Memory beside that of its tenants' contexts.
     pub(crate) memory_mib: u64,
     pub(crate) priority: PriorityClass,
     pub(crate) tenants: fn() -> Vec<Recipe>,
@@ -91,6 +101,25 @@ pub(crate) const STANDING: [Standing; 5] = [
     },
 ];
 
+/// The slice of the first contexts of a world.
+const FIRST: Standing = Standing {
+    name: "first",
+    devices: &[0, 1],
+    request_percent: 1,
+    limit_percent: 100,
+    memory_mib: 2,
+    priority: PriorityClass::Standard,
+    tenants: || vec![Recipe::on_two_devices()],
+};
+
+impl Standing {
+    /// The memory limit with contexts for its tenants and for `further` ones.
+    pub(crate) fn limit_bytes(&self, further: usize) -> u64 {
+        let contexts = (self.tenants)().len() + further;
+        contexts as u64 * CONTEXT_BYTES + self.memory_mib * MIB
+    }
+}
+
 /// A node with its slices and tenants. Dropping this ends all its processes and removes all its files.
 pub(crate) struct World {
     pub(crate) gpu: Arc<SimulatedGpu>,
@@ -112,9 +141,7 @@ pub(crate) struct World {
 impl World {
     /// Starts a node with its slices and their tenants.
     pub(crate) fn start(verdict: &Arc<Verdict>, wait_max: Duration, seed: u64) -> Result<World, Stuck> {
-        // A chunk size with which a memory pool never takes more at a time than the shim has charged before.
-        let machine = format!("{EXACT_MEMORY}pool_chunk = '2MiB'\n[[device]]\n[[device]]\n");
-        let gpu = Arc::new(SimulatedGpu::with(&machine));
+        let gpu = Arc::new(SimulatedGpu::with(MACHINE));
         let dir = tempfile::Builder::new()
             .prefix("aliquot-chaos-")
             .permissions(Permissions::from_mode(0o755))
@@ -149,9 +176,12 @@ impl World {
             dir,
             seed,
         };
+        world.create_slice(&FIRST)?;
+        world.show_contexts()?;
         for standing in &STANDING {
             world.create_slice(standing)?;
         }
+        world.remove_first()?;
         world.start_tenants()?;
         world.churn.go_on();
         Ok(world)
@@ -159,7 +189,7 @@ impl World {
 
     /// Makes a standing slice that does not exist.
     pub(crate) fn create_slice(&mut self, standing: &'static Standing) -> Result<(), Stuck> {
-        let limit_bytes = standing.memory_mib * MIB;
+        let limit_bytes = standing.limit_bytes(0);
         let part = |&device: &usize| Part {
             device_uuid: self.gpu.uuid(device),
             core_request_percent: standing.request_percent,
@@ -178,6 +208,23 @@ impl World {
         self.places.insert(standing.name, Place::of(&slice));
         let limits: Vec<(usize, u64)> = standing.devices.iter().map(|&device| (device, limit_bytes)).collect();
         self.roster().add_slice(standing.name, &limits);
+        Ok(())
+    }
+
+    /// Gives a standing slice room for the contexts of `further` tenants, until the end of the round.
+    pub(crate) fn make_room(&self, slice: &str, further: usize) -> Result<(), Stuck> {
+        let standing = World::standing(slice);
+        let limit_bytes = standing.limit_bytes(further);
+        if self.roster().slices[slice].ceilings.iter().all(|ceiling| ceiling.limit_bytes == limit_bytes) {
+            return Ok(());
+        }
+        let part = Part { memory_limit_bytes: limit_bytes, ..Part::default() };
+        let parts = vec![part; standing.devices.len()];
+        self.roster().may_grow(slice, limit_bytes);
+        let request = ResizeSliceRequest { name: slice.into(), parts, ..ResizeSliceRequest::default() };
+        let resized = self.client()?.resize(request);
+        resized.map_err(|status| Stuck(format!("slice {slice} cannot be resized: {}", status.message())))?;
+        self.roster().is_resized(slice, limit_bytes);
         Ok(())
     }
 
@@ -201,6 +248,24 @@ impl World {
         for recipe in missing {
             self.start_tenant(slice, &recipe);
         }
+    }
+
+    /// Makes a context on each device. Until one is there, nobody knows what a context takes, so it is not charged
+    /// before it is made: see `shim/README.md`. All later ones are charged, and no slice may exceed its limit by them.
+    fn show_contexts(&self) -> Result<(), Stuck> {
+        let counts = Counts::create(&self.dir.path().join("counts").join(FIRST.name));
+        let counts = counts.map_err(|error| Stuck(format!("no file for counts: {error}")))?;
+        let shown = self.run_in(FIRST.name, "tenant", &[&counts.path().to_string_lossy(), "devices=2", "steps=1"])?;
+        if shown.status.success() { Ok(()) } else { Err(Stuck(format!("no first contexts: {shown:?}"))) }
+    }
+
+    /// Removes the slice of the first contexts. The others know by now what a context takes.
+    fn remove_first(&mut self) -> Result<(), Stuck> {
+        let removed = self.client()?.remove(FIRST.name, true);
+        removed.map_err(|status| Stuck(format!("slice {} cannot be removed: {}", FIRST.name, status.message())))?;
+        self.roster().slices.remove(FIRST.name);
+        self.places.remove(FIRST.name);
+        Ok(())
     }
 
     /// Starts one more tenant in a slice.

@@ -29,10 +29,11 @@ impl Fault for AtOnce {
     }
 
     fn inject(&mut self, world: &mut World, _: &mut Chance) -> Result<Injected, Stuck> {
-        // Together the processes ask for more memory than the slice has.
-        let mut recipe = Recipe::new("one of many", &["bytes=1048576", "pause_us=4000000"]);
+        // Together the processes ask for more memory than the slice has beside their contexts.
+        let mut recipe = Recipe::new("one of many", &["bytes=33554432", "pause_us=4000000"]);
         // Each process must go on, but on a machine with few processors there is no bound on when.
         recipe.is_judged = false;
+        world.make_room(TARGET, self.count)?;
         for _ in 0..self.count {
             self.tenants.push(world.loose_tenant(TARGET, &recipe));
             world.look_after();
@@ -99,6 +100,7 @@ impl Fault for Passing {
         let mut recipe = Recipe::short();
         // These processes end by themselves.
         recipe.is_judged = false;
+        world.make_room(TARGET, TOGETHER)?;
         let (mut started, mut ended) = (0, 0);
         let outcome = world.until("all of very many short processes have ended", |world| {
             while started < self.count && running.len() < TOGETHER {

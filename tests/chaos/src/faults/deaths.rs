@@ -19,6 +19,7 @@ impl Fault for OfTheManager {
     }
 
     fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck> {
+        world.make_room(TARGET, 1)?;
         world.pause(chance.milliseconds(0..=300));
         world.manager.kill();
         // No tenant may wait for the manager, and a tenant that starts now must find its limits.

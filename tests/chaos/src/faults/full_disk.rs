@@ -42,6 +42,7 @@ impl Fault for FullDisk {
         let Some(mounts) = &world.mounts else {
             return Ok(Injected::NotHere("this user cannot mount a file system".into()));
         };
+        world.make_room(TARGET, 1)?;
         let filled = mounts[self.mount].fill();
         self.ballast = Some(filled.map_err(|error| Stuck(format!("the file system cannot be filled: {error}")))?);
         // Existing slices must keep working, also for new processes.

@@ -67,6 +67,7 @@ impl Fault for JunkMessages {
             self.send(world, chance);
         }
         // A normal process must still be attached.
+        world.make_room(TARGET, 1)?;
         world.start_tenant(TARGET, &Recipe::mixed());
         let pid = world.tenants.last().map(crate::tenant::Tenant::pid);
         world.until("the manager hears of a process beside much rubbish", |world| {

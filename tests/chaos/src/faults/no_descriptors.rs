@@ -1,5 +1,6 @@
 //! Processes that run out of file descriptors.
 
+use std::ops::RangeInclusive;
 use std::os::unix::net::UnixStream;
 
 use aliquot_harness::tool;
@@ -36,6 +37,7 @@ impl Fault for OfTheManager {
     fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck> {
         const CLIENTS: usize = 60;
         const TENANTS: usize = 20;
+        world.make_room(TARGET, TENANTS)?;
         let has = world.manager.id().map_or(0, crate::rest::descriptors);
         world.manager.kill();
         let start = Start { wrapper: with_descriptors(has + chance.below(12)), ..Start::default() };
@@ -80,7 +82,9 @@ impl Fault for OfTenants {
     }
 
     fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck> {
-        for count in 4..=20 {
+        const DESCRIPTORS: RangeInclusive<usize> = 4..=20;
+        world.make_room(TARGET, DESCRIPTORS.count())?;
+        for count in DESCRIPTORS {
             let mut recipe = if chance.once_in(2) { Recipe::grasping() } else { Recipe::mixed() };
             recipe.wrapper = with_descriptors(count);
             recipe.is_judged = false;

@@ -91,8 +91,14 @@ impl Fault for NoProcesses {
             Ok(group) => group,
             Err(why) => return Ok(Injected::NotHere(why)),
         };
-        world.start_tenant("mixed", &Recipe::new("forking", &["bytes=65536", "kernel_ns=100000", "children=5"]));
+        // Nobody else in this slice takes the room for its context.
+        world.make_room("batch", 1)?;
+        world.start_tenant("batch", &Recipe::new("forking", &["bytes=33554432", "kernel_ns=100000", "children=5"]));
         world.all_go_on()?;
+        // The simulated driver starts a thread with the first work of a process, and does none without it.
+        world.until("the forking tenant has launched", |world| {
+            Ok(world.tenants.last().filter(|tenant| tenant.counts.read().launches > 0).map(|_| ()))
+        })?;
         let forking = world.tenants.last().map(crate::tenant::Tenant::pid);
         for pid in forking.into_iter().chain(world.manager.id()) {
             group.write("cgroup.procs", &pid.to_string())?;
