@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use aliquot_node::aside;
 use aliquot_proto::node::v1::FILE_DESCRIPTOR_SET;
 use aliquot_proto::node::v1::node_manager_server::NodeManagerServer;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tonic::transport::Server;
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
 use crate::config::Config;
 use crate::descriptors::Descriptors;
@@ -34,6 +35,8 @@ pub use run::{RunError, check, run};
 
 /// Time for running operations to finish when the manager ends.
 const OPERATION_GRACE: Duration = Duration::from_secs(2);
+/// The pause before the removal of a slice without owner is tried again.
+const ORPHAN_PAUSE: Duration = Duration::from_secs(1);
 /// Time for clients to notice that the manager ends.
 const CLIENT_GRACE: Duration = Duration::from_millis(500);
 
@@ -205,6 +208,7 @@ fn serve(
             tokio::spawn(kubernetes.run(end.clone()));
         }
         let service = Service::new(Arc::clone(manager), end.clone());
+        let operations = service.clone();
         let mut ended = end.clone();
         let outcome = async {
             let (reporter, health) = tonic_health::server::health_reporter();
@@ -238,6 +242,9 @@ fn serve(
             },
             () = grace => debug!("some clients were still connected when the manager ended"),
         }
+        if tokio::time::timeout(OPERATION_GRACE, operations.finish()).await.is_err() {
+            debug!("some operations were still running when the manager ended");
+        }
     });
     runtime.shutdown_timeout(OPERATION_GRACE);
 }
@@ -245,14 +252,20 @@ fn serve(
 /// Removes the slices whose owners end. A removal may wait for a driver, so the others do not wait for it.
 async fn remove_orphans(manager: Arc<Manager>, mut orphans: mpsc::UnboundedReceiver<String>) {
     while let Some(slice) = orphans.recv().await {
-        let manager = Arc::clone(&manager);
-        let remove = move || {
-            info!(slice, "the owner of a slice has ended");
+        tokio::spawn(remove_orphan(Arc::clone(&manager), slice));
+    }
+}
+
+async fn remove_orphan(manager: Arc<Manager>, slice: String) {
+    info!(slice, "the owner of a slice has ended");
+    loop {
+        let (manager, name) = (Arc::clone(&manager), slice.clone());
+        match aside(move || manager.remove(&name, true)).await {
+            Ok(Ok(_)) => return,
             // The slice may be gone already: the owner can remove it before it ends.
-            if let Err(error) = manager.remove(&slice, true) {
-                info!(slice, %error, "a slice without owner is not removed");
-            }
-        };
-        tokio::task::spawn_blocking(remove);
+            Ok(Err(error)) => return info!(slice, %error, "a slice without owner is not removed"),
+            Err(error) => warn!(slice, %error, "no thread removes a slice without owner; trying again"),
+        }
+        tokio::time::sleep(ORPHAN_PAUSE).await;
     }
 }

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_node::aside;
 use aliquot_proto::node::v1 as proto;
 use aliquot_proto::node::v1::node_manager_server::NodeManager;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
@@ -27,6 +28,8 @@ const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(100);
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 /// Events buffered for the reader of a stream.
 const EVENTS_AHEAD: usize = 64;
+/// Operations that run at the same time, at most: each has a thread.
+const OPERATIONS_MAX: u32 = 256;
 
 /// The service of the node's contract.
 #[derive(Clone)]
@@ -34,13 +37,20 @@ pub(crate) struct Service {
     manager: Arc<Manager>,
     /// True once the manager is to end: endless streams end then.
     ending: watch::Receiver<bool>,
+    places: Arc<Semaphore>,
 }
 
 impl Service {
     /// The service of `manager`, until `ending` is true.
     #[must_use]
     pub(crate) fn new(manager: Arc<Manager>, ending: watch::Receiver<bool>) -> Service {
-        Service { manager, ending }
+        Service { manager, ending, places: Arc::new(Semaphore::new(OPERATIONS_MAX as usize)) }
+    }
+
+    /// Waits until no operation runs any more.
+    pub(crate) async fn finish(&self) {
+        // The semaphore is never closed.
+        _ = self.places.acquire_many(OPERATIONS_MAX).await;
     }
 
     /// Runs work that writes files or waits for threads, in a place where it does not block the server.
@@ -49,7 +59,12 @@ impl Service {
         work: impl FnOnce(&Manager) -> Result<T, Status> + Send + 'static,
     ) -> Result<T, Status> {
         let manager = Arc::clone(&self.manager);
-        tokio::task::spawn_blocking(move || work(&manager)).await.map_err(internal)?
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(internal)?;
+        let done = aside(move || {
+            let _place = place;
+            work(&manager)
+        });
+        done.await.map_err(|error| Status::unavailable(format!("the manager gets no thread: {error}; try again")))?
     }
 }
 

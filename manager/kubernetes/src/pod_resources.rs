@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_node::aside;
 use aliquot_proto::kubelet::pod_resources::ListPodResourcesRequest;
 use aliquot_proto::kubelet::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
 use tokio::sync::Mutex;
@@ -168,9 +169,8 @@ impl PodResources {
     /// The checkpoint cannot be read.
     pub(crate) async fn recorded(&self) -> Result<Vec<Recorded>, String> {
         let path = self.checkpoint.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            recorded::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
-        });
+        let read =
+            aside(move || recorded::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display())));
         read.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 

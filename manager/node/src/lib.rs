@@ -5,7 +5,7 @@
 //! between its own types and these in one place.
 //!
 //! This crate imports no other crate of ours, and does no I/O. Of the runtime it uses a channel that announces changes
-//! of the devices, and [`blocking`].
+//! of the devices, and what [`aside`] needs.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+mod aside;
 mod consumer;
 mod device;
 mod error;
@@ -23,6 +24,7 @@ mod shortcoming;
 mod slice;
 mod usage;
 
+pub use aside::{aside, blocking};
 pub use consumer::Consumer;
 pub use device::{Device, Devices, Enforcement};
 pub use error::{CreateError, NodeError};
@@ -100,17 +102,4 @@ pub trait Node: Send + Sync + 'static {
 
     /// Records what the cluster lacks, for people to read. The record is lost when the manager ends.
     fn set_shortcoming(&self, shortcoming: Shortcoming);
-}
-
-/// Calls `node` on a thread where waiting delays no asynchronous task.
-pub async fn blocking<T: Send + 'static>(
-    node: &Arc<dyn Node>,
-    work: impl FnOnce(&dyn Node) -> T + Send + 'static,
-) -> T {
-    let node = Arc::clone(node);
-    match tokio::task::spawn_blocking(move || work(node.as_ref())).await {
-        Ok(outcome) => outcome,
-        // The task is never aborted, so it has panicked.
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
 }

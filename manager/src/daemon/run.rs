@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use aliquot_node::aside;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, info};
@@ -39,10 +40,8 @@ pub fn run(config: Config) -> Result<(), RunError> {
     runtime.block_on(async {
         // Done first: a client that has an answer from the daemon may already send it a signal.
         let mut end = End::listen().map_err(RunError::Signals)?;
-        let start = tokio::task::spawn_blocking(move || Daemon::start(config));
         let daemon = tokio::select! {
-            // A panic in the task would have ended the whole process.
-            Ok(started) = start => started?,
+            started = aside(move || Daemon::start(config)) => started.map_err(StartError::Runtime)??,
             // The process ends even if the driver never answers.
             () = end.asked_for() => std::process::exit(0),
         };

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_node::aside;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE};
@@ -59,10 +60,13 @@ pub(crate) async fn serve(listener: TcpListener, manager: Arc<Manager>) {
 
 async fn answer(request: Request<Incoming>, manager: Arc<Manager>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, header, body) = match (request.method(), request.uri().path()) {
-        (&Method::GET | &Method::HEAD, "/metrics") => {
-            let text = tokio::task::spawn_blocking(move || metrics::text(&manager)).await.unwrap_or_default();
-            (StatusCode::OK, (CONTENT_TYPE, metrics::CONTENT_TYPE), text)
-        }
+        (&Method::GET | &Method::HEAD, "/metrics") => match aside(move || metrics::text(&manager)).await {
+            Ok(text) => (StatusCode::OK, (CONTENT_TYPE, metrics::CONTENT_TYPE), text),
+            Err(error) => {
+                let why = format!("the manager gets no thread: {error}\n");
+                (StatusCode::SERVICE_UNAVAILABLE, (CONTENT_TYPE, "text/plain"), why)
+            }
+        },
         (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, (ALLOW, "GET, HEAD"), String::new()),
         _ => (StatusCode::NOT_FOUND, (CONTENT_TYPE, "text/plain"), "metrics are at /metrics\n".into()),
     };
