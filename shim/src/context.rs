@@ -12,7 +12,7 @@ use crate::gate;
 use crate::hooks::{real, types};
 use crate::live_contexts::{self, Kind, MayEnd};
 use crate::markers::DeviceWrites;
-use crate::process::{self, Process};
+use crate::process::{self, Part, Process};
 use crate::references::{References, Release};
 use crate::{arrays, pools};
 use aliquot_abi::cuda::{
@@ -61,11 +61,23 @@ fn beginning(device: CUdevice, kind: Kind, call: &dyn Call<CUresult>, made: &dyn
     }
     drop(moving);
     match known_bytes {
-        // The first context on the device: its size becomes overhead before anything else is allocated.
-        0 => _ = part.await_look(),
+        0 => await_size(&part),
         _ => part.ask_for_look(),
     }
     result
+}
+
+/// To be called when the first context on the device is there: its size becomes overhead before anything else is
+/// allocated. A look misses it if the manager had not heard of this process when the look began. So looks are awaited
+/// until the size is known, or not to be had.
+#[inline(never)]
+fn await_size(part: &Part) {
+    const LOOKS_MAX: u32 = 4;
+    for _ in 0..LOOKS_MAX {
+        if !part.await_look() || part.limits.context_bytes.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+    }
 }
 
 /// Whether another thread has charged the primary context of `device`, and the driver is making it or has made it.

@@ -1,6 +1,8 @@
 //! The memory of contexts is charged to the slice before the manager has seen it.
 
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, Region, SimulatedGpu, run, wait};
 
@@ -63,4 +65,33 @@ fn the_first_context_of_a_device_counts_before_allocations() {
     let mut process = Process::start(slice.preload_into(command.arg((800 * MIB).to_string())));
     wait::until_true("it is granted or refused", || process.has_ended() || process.output().contains("held"));
     assert!(process.errors().contains("cuMemAlloc") && process.errors().contains("answers 2"), "{}", process.errors());
+}
+
+/// The test plays a manager that has not heard of the process at its first looks after the context was made.
+#[test]
+fn a_look_that_misses_the_first_context_is_not_the_last() {
+    let gpu = SimulatedGpu::with("context_memory = '300MiB'\n");
+    let region = Region::new(&gpu, GIB);
+    let (limits, slots) = (&region.limits().devices[0], &region.ledger().slots);
+    // Nobody knows yet what a context takes.
+    limits.context_bytes.store(0, Ordering::Relaxed);
+    let is_there = || slots.iter().any(|slot| slot.devices[0].contexts.load(Ordering::Acquire) != 0);
+    std::thread::scope(|scope| {
+        let (_ended, has_ended) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            let mut missed = 0;
+            while has_ended.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
+                limits.memory_looks.fetch_add(1, Ordering::AcqRel);
+                missed += u32::from(is_there());
+                if missed > 2 {
+                    limits.memory_overhead_bytes.store(300 * MIB, Ordering::Release);
+                    limits.context_bytes.store(300 * MIB, Ordering::Release);
+                }
+                limits.memory_looks.fetch_add(1, Ordering::AcqRel);
+            }
+        });
+        let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
+        let refused = run(region.preload_into(command.arg((800 * MIB).to_string())));
+        assert!(refused.stderr.contains("cuMemAlloc") && refused.stderr.contains("answers 2"), "{refused:?}");
+    });
 }
