@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use aliquot_api_server::Client;
 use aliquot_scheduler_core::placement::BestFit;
-use aliquot_scheduler_engine::{Decisions, Engine, Saved, Settings};
+use aliquot_scheduler_engine::{Decisions, Engine, Generation, Saved, Settings};
 use axum::http::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
 
 use crate::lease::Fence;
+use crate::mirror::Binding;
 use crate::serve::{Config, Shared};
 use crate::telemetry::Status;
 
@@ -54,6 +55,21 @@ pub(crate) fn failure(code: u16, reason: &str) -> (u16, Value) {
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": reason,
     });
     (code, status)
+}
+
+/// The binding of pod `a` to node `n`.
+pub(crate) fn binding() -> Binding {
+    Binding {
+        uid: "a".into(),
+        namespace: "default".into(),
+        name: "a".into(),
+        resource_version: "1".into(),
+        node: "n".into(),
+        generation: Generation { term: 1, number: 1 },
+        decision: None,
+        volume_claims: Vec::new(),
+        reservations: Vec::new(),
+    }
 }
 
 /// A leader that may write for so long.

@@ -100,7 +100,6 @@ fn shun(devices: BTreeSet<DeviceId>, shared: &Arc<Shared>) {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_scheduler_engine::Generation;
     use parking_lot::Mutex;
     use tokio::time::timeout;
 
@@ -119,17 +118,7 @@ mod tests {
             std::future::pending()
         });
         let events = Events::new(client.clone(), "aliquot-scheduler", "replica-1".into());
-        let binding = Binding {
-            uid: "u".into(),
-            namespace: "default".into(),
-            name: "a".into(),
-            resource_version: "1".into(),
-            node: "n".into(),
-            generation: Generation { term: 1, number: 1 },
-            decision: None,
-            volume_claims: Vec::new(),
-            reservations: Vec::new(),
-        };
+        let binding = played::binding();
         let said = timeout(Duration::from_secs(60), say(&client, &binding, &shared, &events, "it is cold")).await;
         assert!(said.is_ok() && *calls.lock() == ["PATCH"], "{calls:?}");
     }

@@ -64,6 +64,11 @@ impl Expression {
         Ok(Expression { source: source.to_owned(), environment: Arc::clone(environment), parsed, is_deep })
     }
 
+    /// What it was compiled from.
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
     /// Whether the expression selects a device of a driver.
     ///
     /// # Errors

@@ -133,8 +133,7 @@ impl Selection {
 
     /// Looks at pools that are new or have changed.
     pub(crate) fn look_at<'a>(&mut self, pools: &Pools, keys: impl Iterator<Item = &'a PoolKey> + Clone) {
-        let sources = self.criteria.expressions.clone();
-        let selector = Selector::of(&sources, self.time_max);
+        let selector = Selector::of(&self.criteria.expressions, self.time_max);
         for key in keys.clone().filter(|(driver, _)| driver == DRIVER) {
             match pools.get(key) {
                 Some(pool) => {
@@ -162,7 +161,7 @@ impl Selection {
         }
     }
 
-    fn look_at_others<'a>(&mut self, selector: &Selector<'_>, pools: &Pools, keys: impl Iterator<Item = &'a PoolKey>) {
+    fn look_at_others<'a>(&mut self, selector: &Selector, pools: &Pools, keys: impl Iterator<Item = &'a PoolKey>) {
         // All devices of a node are those of every driver.
         if self.ours().next().is_some() && !self.criteria.is_all {
             self.others = None;
@@ -215,7 +214,7 @@ impl Selection {
     ///
     /// # Errors
     /// An expression fails on one of them.
-    fn usable(&self, selector: &Selector<'_>, pool: &Pool) -> Result<(BTreeMap<String, Taken>, bool), String> {
+    fn usable(&self, selector: &Selector, pool: &Pool) -> Result<(BTreeMap<String, Taken>, bool), String> {
         let mut usable = BTreeMap::new();
         let mut are_all = pool.is_complete;
         for (name, device) in pool.devices.iter().filter(|_| pool.is_complete) {
@@ -328,7 +327,7 @@ impl Selection {
 }
 
 /// The findings about the devices of a pool that criteria select, or may select.
-fn found(criteria: &Criteria, selector: &Selector<'_>, driver: &str, pool: &Pool) -> BTreeMap<String, Found> {
+fn found(criteria: &Criteria, selector: &Selector, driver: &str, pool: &Pool) -> BTreeMap<String, Found> {
     let of_device = |device: &Device| match selector.selects(driver, device) {
         Ok(false) => None,
         Err(error) => Some(Found::Failed(error)),
@@ -351,19 +350,18 @@ fn unsupported_of_others(device: &Device) -> Option<&'static str> {
 }
 
 /// Compiled expressions, for one look at devices.
-struct Selector<'a> {
-    sources: &'a [String],
+struct Selector {
     expressions: Vec<Expression>,
     began: Instant,
     time_max: Duration,
 }
 
-impl<'a> Selector<'a> {
+impl Selector {
     /// # Errors
     /// One of the sources is not a CEL expression.
-    fn of(sources: &'a [String], time_max: Duration) -> Result<Selector<'a>, String> {
+    fn of(sources: &[String], time_max: Duration) -> Result<Selector, String> {
         let expressions = sources.iter().map(|source| Expression::compile(source)).collect::<Result<_, _>>()?;
-        Ok(Selector { sources, expressions, began: Instant::now(), time_max })
+        Ok(Selector { expressions, began: Instant::now(), time_max })
     }
 
     /// Whether all expressions select a device. After the first that does not, the others are not asked, as in Kubernetes.
@@ -373,10 +371,10 @@ impl<'a> Selector<'a> {
     fn selects(&self, driver: &str, device: &Device) -> Result<bool, String> {
         for expression in &self.expressions {
             if self.began.elapsed() >= self.time_max {
-                let Selector { sources, time_max, .. } = self;
+                let sources: Vec<&str> = self.expressions.iter().map(Expression::source).collect();
                 return Err(format!(
-                    "the CEL expressions {sources:?} take longer than {time_max:?} for all devices together; make them \
-                     simpler"
+                    "the CEL expressions {sources:?} take longer than {:?} for all devices together; make them simpler",
+                    self.time_max
                 ));
             }
             if !expression.selects(driver, device)? {

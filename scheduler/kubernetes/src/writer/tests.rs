@@ -59,17 +59,7 @@ async fn a_pod_that_cannot_be_changed_is_not_waited_for_without_end() {
         "GET" => (200, pod.clone()),
         _ => failure(403, "Forbidden"),
     });
-    let binding = Binding {
-        uid: "a".into(),
-        namespace: "default".into(),
-        name: "a".into(),
-        resource_version: "1".into(),
-        node: "n".into(),
-        generation: Generation { term: 1, number: 1 },
-        decision: None,
-        volume_claims: Vec::new(),
-        reservations: Vec::new(),
-    };
+    let binding = played::binding();
     let bind = Bind { pods: Api::namespaced(client, "default"), binding: &binding };
     let began = Instant::now();
     assert_eq!(bind.find_out(&shared, "no answer".into()).await, Err("no answer".into()));

@@ -10,6 +10,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use aliquot_test_api_server::{Fault, LEASES, NODES, PODS};
+use fastrand::Rng;
 use serde_json::{Value, json};
 
 use crate::kit::{Cluster, Scheduler};
@@ -21,31 +22,10 @@ const GANG: usize = 3;
 /// Gangs at a time, at most. All of them find room when nothing else is there.
 const GANGS: usize = 2;
 
-/// Marsaglia's xorshift: <https://www.jstatsoft.org/article/view/v008i14>.
-struct Dice(u64);
-
-impl Dice {
-    fn of(seed: u64) -> Dice {
-        // The state must not be 0.
-        Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % end as u64).unwrap()
-    }
-
-    fn one_of<T>(&mut self, from: &[T]) -> Option<usize> {
-        (!from.is_empty()).then(|| self.below(from.len()))
-    }
-}
-
 struct World {
     cluster: Cluster,
-    dice: Dice,
-    /// With their names.
+    dice: Rng,
+    /// Each with the name by which the lease knows it.
     replicas: Vec<(String, Scheduler)>,
     singles: Vec<String>,
     gangs: Vec<String>,
@@ -64,11 +44,11 @@ impl World {
         }
         let replicas = vec![start_a_replica(&mut cluster), start_a_replica(&mut cluster)];
         let (singles, gangs, bound, done) = Default::default();
-        World { cluster, dice: Dice::of(seed), replicas, singles, gangs, made: 0, bound, done }
+        World { cluster, dice: Rng::with_seed(seed), replicas, singles, gangs, made: 0, bound, done }
     }
 
     fn step(&mut self) {
-        let what = match self.dice.below(100) {
+        let what = match self.dice.usize(..100) {
             0..40 => self.make_a_pod(),
             40..50 => self.make_a_gang(),
             50..70 => self.delete_some(),
@@ -78,13 +58,13 @@ impl World {
             _ => self.change_faults(),
         };
         *self.done.entry(what).or_default() += 1;
-        sleep(Duration::from_millis(self.dice.below(60) as u64));
+        sleep(Duration::from_millis(self.dice.usize(..60) as u64));
         self.check();
     }
 
     fn make_a_pod(&mut self) -> &'static str {
         self.made += 1;
-        let (name, percent) = (format!("p{}", self.made), [10, 25, 50, 100][self.dice.below(4)]);
+        let (name, percent) = (format!("p{}", self.made), [10, 25, 50, 100][self.dice.usize(..4)]);
         self.cluster.pod(&name, percent, json!({}));
         self.singles.push(name);
         "a pod is made"
@@ -104,15 +84,15 @@ impl World {
     }
 
     fn delete_some(&mut self) -> &'static str {
-        if self.dice.below(5) == 0 {
-            if let Some(gang) = self.dice.one_of(&self.gangs) {
-                let gang = self.gangs.swap_remove(gang);
+        if self.dice.usize(..5) == 0 {
+            if !self.gangs.is_empty() {
+                let gang = self.gangs.swap_remove(self.dice.usize(..self.gangs.len()));
                 members(&gang).for_each(|member| self.delete(&member));
             }
             return "a gang is deleted";
         }
-        if let Some(single) = self.dice.one_of(&self.singles) {
-            let single = self.singles.swap_remove(single);
+        if !self.singles.is_empty() {
+            let single = self.singles.swap_remove(self.dice.usize(..self.singles.len()));
             self.delete(&single);
         }
         "a pod is deleted"
@@ -125,7 +105,7 @@ impl World {
 
     fn break_watches(&mut self) -> &'static str {
         self.cluster.server().end_watches();
-        if self.dice.below(2) == 0 {
+        if self.dice.usize(..2) == 0 {
             // What has changed since is not to be had any more: all is listed again.
             self.cluster.server().compact();
         }
@@ -134,7 +114,7 @@ impl World {
 
     /// Waits until another one leads, if it led.
     fn kill_a_replica(&mut self) -> &'static str {
-        let (name, replica) = self.replicas.swap_remove(self.dice.below(self.replicas.len()));
+        let (name, replica) = self.replicas.swap_remove(self.dice.usize(..self.replicas.len()));
         replica.kill();
         self.replicas.push(start_a_replica(&mut self.cluster));
         self.cluster.server().set_fault(|_, _| Fault::None);
@@ -151,7 +131,7 @@ impl World {
 
     /// Its pods are deleted, as Kubernetes does after a while, and it comes back.
     fn lose_a_node(&mut self) -> &'static str {
-        let (node, devices) = NODES_AND_DEVICES[self.dice.below(NODES_AND_DEVICES.len())];
+        let (node, devices) = NODES_AND_DEVICES[self.dice.usize(..NODES_AND_DEVICES.len())];
         self.cluster.objects.delete(&NODES, "", node);
         let there = self.cluster.bound().into_iter().filter(|(_, of)| of == node).map(|(pod, _)| pod);
         // A gang that has lost members would be evicted a minute later.
@@ -169,13 +149,13 @@ impl World {
     }
 
     fn change_faults(&mut self) -> &'static str {
-        let (of_writes, of_reads) = ([0, 5, 20, 40][self.dice.below(4)], [0, 0, 5][self.dice.below(3)]);
-        let dice = Mutex::new(Dice(self.dice.0 ^ 0xFA17));
+        let (of_writes, of_reads) = ([0, 5, 20, 40][self.dice.usize(..4)], [0, 0, 5][self.dice.usize(..3)]);
+        let dice = Mutex::new(self.dice.fork());
         self.cluster.server().set_fault(move |method, _| {
             let mut dice = dice.lock().unwrap();
             let percent = if method == "GET" { of_reads } else { of_writes };
-            match dice.below(100) < percent {
-                true if method != "GET" && dice.below(2) == 0 => Fault::AnswerLost,
+            match dice.usize(..100) < percent {
+                true if method != "GET" && dice.usize(..2) == 0 => Fault::AnswerLost,
                 true => Fault::Refused,
                 false => Fault::None,
             }
