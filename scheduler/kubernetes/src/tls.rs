@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_telemetry::Crowd;
+use aliquot_telemetry::{Crowd, Stay};
 use axum::serve::Listener;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -121,14 +121,12 @@ pub(crate) struct TlsListener {
     /// What the next connection is made with.
     config: Box<dyn FnMut() -> Arc<ServerConfig> + Send>,
     handshakes: JoinSet<Option<Connection>>,
-    handshakes_max: usize,
-    begun: Crowd<AbortHandle>,
+    begun: Crowd,
 }
 
 impl TlsListener {
     pub(crate) fn new(tcp: TcpListener, config: impl FnMut() -> Arc<ServerConfig> + Send + 'static) -> TlsListener {
-        let (handshakes, begun) = Default::default();
-        TlsListener { tcp, config: Box::new(config), handshakes, handshakes_max: HANDSHAKES_MAX, begun }
+        TlsListener { tcp, config: Box::new(config), handshakes: JoinSet::new(), begun: Crowd::new(HANDSHAKES_MAX) }
     }
 }
 
@@ -148,11 +146,8 @@ impl Listener for TlsListener {
                 accepted = self.tcp.accept() => match accepted {
                     Ok((stream, from)) => {
                         let acceptor = TlsAcceptor::from((self.config)());
-                        let handshake = self.handshakes.spawn(handshake(acceptor, stream, from));
-                        self.begun.retain(|of| !of.is_finished());
-                        if let Some(one_too_many) = self.begun.add(from.ip(), handshake, self.handshakes_max) {
-                            one_too_many.abort();
-                        }
+                        let stay = self.begun.admit(from.ip());
+                        self.handshakes.spawn(handshake(acceptor, stream, from, stay));
                     }
                     Err(error) => {
                         warn!(%error, "a connection could not be taken");
@@ -168,8 +163,12 @@ impl Listener for TlsListener {
     }
 }
 
-async fn handshake(acceptor: TlsAcceptor, stream: TcpStream, from: SocketAddr) -> Option<Connection> {
-    match timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
+async fn handshake(acceptor: TlsAcceptor, stream: TcpStream, from: SocketAddr, stay: Stay) -> Option<Connection> {
+    let made = tokio::select! {
+        made = timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)) => made,
+        () = stay => return None,
+    };
+    match made {
         Ok(Ok(stream)) => Some((stream, from)),
         Ok(Err(error)) => {
             debug!(%from, %error, "no TLS connection was made");
@@ -200,7 +199,7 @@ mod tests {
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = tcp.local_addr().unwrap();
         let mut listener = TlsListener::new(tcp, move || Arc::clone(&config));
-        listener.handshakes_max = 4;
+        listener.begun = Crowd::new(4);
         let accepted = tokio::spawn(async move { listener.accept().await.1 });
         let mut idle = Vec::new();
         for _ in 0..8 {

@@ -140,7 +140,7 @@ pub(crate) fn peer_certificate(extensions: &Extensions) -> Option<CertificateDer
 
 /// The IP address of the peer of a connection over TLS.
 pub(crate) fn remote_address(extensions: &Extensions) -> String {
-    let address = extensions.get::<TlsConnectInfo<ConnectionInfo>>().and_then(|info| info.get_ref().from);
+    let address = extensions.get::<TlsConnectInfo<ConnectionInfo>>().map(|info| info.get_ref().from);
     address.map(|address| address.to_string()).unwrap_or_default()
 }
 

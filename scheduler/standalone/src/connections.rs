@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use aliquot_telemetry::{Crowd, Stay};
 use axum::http::{Request, Response};
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
@@ -31,8 +32,9 @@ use crate::access::Identity;
 use crate::callers;
 use crate::limits::Limits;
 
-/// The most connections of strangers.
-const STRANGERS_MAX: u32 = 256;
+/// The most connections of strangers. If there are more, one of the address that has the most is closed, so that a machine
+/// that opens many keeps no node and no user away.
+const STRANGERS_MAX: usize = 256;
 /// The time that a stranger has for the handshake and a first call with a certificate.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Of refusals that follow each other, one in this time is written to the log.
@@ -50,10 +52,10 @@ struct Shared {
     refused: Counter,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counts {
     all: u32,
-    strangers: u32,
+    strangers: Crowd,
     callers: BTreeMap<Identity, u32>,
     noted: Option<Instant>,
 }
@@ -81,19 +83,19 @@ impl Drop for Place {
         let mut counts = self.shared.counts.lock();
         counts.all = counts.all.saturating_sub(1);
         match self.holder.get() {
-            None => counts.strangers = counts.strangers.saturating_sub(1),
             Some(Holder::Caller(caller)) => match counts.callers.get_mut(caller) {
                 Some(count) if *count > 1 => *count -= 1,
                 _ => _ = counts.callers.remove(caller),
             },
-            Some(Holder::Scheduler | Holder::TooMany) => {}
+            Some(Holder::Scheduler | Holder::TooMany) | None => {}
         }
     }
 }
 
 impl Connections {
     pub(crate) fn new(limits: Limits, refused: Counter) -> Self {
-        Self(Arc::new(Shared { limits, counts: Mutex::default(), refused }))
+        let counts = Counts { all: 0, strangers: Crowd::new(STRANGERS_MAX), callers: BTreeMap::new(), noted: None };
+        Self(Arc::new(Shared { limits, counts: Mutex::new(counts), refused }))
     }
 
     /// The connections of this listener that are accepted.
@@ -106,9 +108,10 @@ impl Connections {
     }
 
     fn take(&self, stream: TcpStream) -> Option<Connection> {
-        let from = stream.peer_addr().ok();
-        let place = match self.place() {
-            Ok(place) => Arc::new(place),
+        // A peer that has gone already has no address.
+        let from = stream.peer_addr().ok()?;
+        let (place, stay) = match self.place(from.ip()) {
+            Ok((place, stay)) => (Arc::new(place), stay),
             Err(why) => {
                 self.0.refuse(from, &why);
                 return None;
@@ -116,38 +119,33 @@ impl Connections {
         };
         // Without this, small answers are delayed until more data follows.
         _ = stream.set_nodelay(true);
-        let patience = Some(Box::pin(tokio::time::sleep(PATIENCE)));
-        Some(Connection { stream, info: ConnectionInfo { from, place }, patience })
+        let stranger = Some(Stranger { patience: Box::pin(tokio::time::sleep(PATIENCE)), stay });
+        Some(Connection { stream, info: ConnectionInfo { from, place }, stranger })
     }
 
     /// Takes a place for one more stranger, or says why there is none.
-    fn place(&self) -> Result<Place, String> {
+    fn place(&self, from: IpAddr) -> Result<(Place, Stay), String> {
         let mut counts = self.0.counts.lock();
-        let Counts { all, strangers, .. } = &mut *counts;
         let connections = self.0.limits.connections;
-        if *all >= connections {
+        if counts.all >= connections {
             return Err(format!(
                 "there are {connections} connections already, which limits.connections allows at most"
             ));
         }
-        if *strangers >= STRANGERS_MAX {
-            return Err(format!("there are {STRANGERS_MAX} connections without a certificate already"));
-        }
-        *all += 1;
-        *strangers += 1;
+        counts.all += 1;
+        let stay = counts.strangers.admit(from);
         drop(counts);
-        Ok(Place { shared: Arc::clone(&self.0), holder: OnceLock::new() })
+        Ok((Place { shared: Arc::clone(&self.0), holder: OnceLock::new() }, stay))
     }
 }
 
 impl Shared {
-    fn refuse(&self, from: Option<SocketAddr>, why: &str) {
+    fn refuse(&self, from: SocketAddr, why: &str) {
         self.refused.inc();
         let mut counts = self.counts.lock();
         if counts.noted.is_none_or(|noted| noted.elapsed() >= NOTED) {
             counts.noted = Some(Instant::now());
-            let from = from.map(|from| from.to_string());
-            warn!(from, why, "a connection is refused; the metric connections_refused counts further ones");
+            warn!(%from, why, "a connection is refused; the metric connections_refused counts further ones");
         }
     }
 }
@@ -190,11 +188,9 @@ impl Place {
             is_first = true;
             holder.clone()
         });
-        let mut counts = self.shared.counts.lock();
-        if is_first {
-            counts.strangers = counts.strangers.saturating_sub(1);
-        } else if let Holder::Caller(caller) = &holder
-            && let Some(count) = counts.callers.get_mut(caller)
+        if !is_first
+            && let Holder::Caller(caller) = &holder
+            && let Some(count) = self.shared.counts.lock().callers.get_mut(caller)
         {
             // Two calls have come at once, and both were counted.
             *count = count.saturating_sub(1);
@@ -207,7 +203,7 @@ impl Place {
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionInfo {
     /// The address of the peer.
-    pub(crate) from: Option<SocketAddr>,
+    pub(crate) from: SocketAddr,
     place: Arc<Place>,
 }
 
@@ -217,7 +213,14 @@ pub(crate) struct Connection {
     stream: TcpStream,
     info: ConnectionInfo,
     /// `None`: the owner is known.
-    patience: Option<Pin<Box<Sleep>>>,
+    stranger: Option<Stranger>,
+}
+
+/// How long a connection may go on whose owner is unknown.
+#[derive(Debug)]
+struct Stranger {
+    patience: Pin<Box<Sleep>>,
+    stay: Stay,
 }
 
 impl Connected for Connection {
@@ -234,19 +237,27 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let place = Arc::clone(&self.info.place);
-        if let Some(patience) = &mut self.patience {
-            if place.holder.get().is_some_and(|holder| *holder != Holder::TooMany) {
-                self.patience = None;
-            } else if patience.as_mut().poll(context).is_ready() {
-                let seconds = PATIENCE.as_secs();
-                place
-                    .shared
-                    .refuse(self.info.from, &format!("no call with a certificate has begun within {seconds} s"));
+        let Connection { stream, info, stranger } = &mut *self;
+        if info.place.holder.get().is_some_and(|holder| *holder != Holder::TooMany) {
+            *stranger = None;
+        }
+        if let Some(Stranger { patience, stay }) = stranger {
+            let seconds = PATIENCE.as_secs();
+            let why = if patience.as_mut().poll(context).is_ready() {
+                Some(format!("no call with a certificate has begun within {seconds} s"))
+            } else if Pin::new(stay).poll(context).is_ready() {
+                Some(format!(
+                    "there are more than {STRANGERS_MAX} connections without a certificate, most of them from this address"
+                ))
+            } else {
+                None
+            };
+            if let Some(why) = why {
+                info.place.shared.refuse(info.from, &why);
                 return Poll::Ready(Err(ErrorKind::TimedOut.into()));
             }
         }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        Pin::new(stream).poll_read(context, buffer)
     }
 }
 
@@ -326,6 +337,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpSocket;
+
     use super::*;
     use crate::callers::Claim;
 
@@ -337,8 +350,9 @@ mod tests {
     #[test]
     fn there_are_no_more_connections_than_the_limits_say() {
         let all = connections(3, 2);
-        let mut places: Vec<Place> = (0..3).map(|_| all.place().unwrap()).collect();
-        assert!(all.place().unwrap_err().contains("3 connections already"));
+        let place = || all.place(IpAddr::from([10, 0, 0, 1])).map(|(place, _)| place);
+        let mut places: Vec<Place> = (0..3).map(|_| place().unwrap()).collect();
+        assert!(place().unwrap_err().contains("3 connections already"));
         let node = Claim::Node("a".to_owned());
         for place in &places[..2] {
             place.is_of(&node, false).unwrap();
@@ -348,28 +362,41 @@ mod tests {
         assert!(refused.message().contains("2 connections of this caller"), "{refused:?}");
         assert!(places[2].is_of(&Claim::Local(7), false).is_err(), "it stays refused");
         places.pop();
-        let other = all.place().unwrap();
+        let other = place().unwrap();
         other.is_of(&Claim::Local(7), false).unwrap();
         drop(other);
         places.pop();
-        all.place().unwrap().is_of(&node, false).unwrap();
+        place().unwrap().is_of(&node, false).unwrap();
         drop(places);
         let counts = all.0.counts.lock();
-        assert_eq!((counts.all, counts.strangers, counts.callers.len()), (0, 0, 0));
+        assert_eq!((counts.all, counts.callers.len()), (0, 0));
     }
 
     #[test]
-    fn strangers_do_not_use_up_what_is_for_callers() {
-        let all = connections(1000, 2);
-        let callers: Vec<Place> = (0..3).map(|_| all.place().unwrap()).collect();
-        for place in &callers {
-            // A standby scheduler may have as many connections as it needs.
-            place.is_of(&Claim::Unknown, true).unwrap();
-        }
-        let strangers: Vec<Place> = (0..STRANGERS_MAX).map(|_| all.place().unwrap()).collect();
-        assert!(all.place().unwrap_err().contains("certificate"));
-        strangers[0].is_of(&Claim::Node("a".to_owned()), false).unwrap();
-        all.place().unwrap();
+    fn strangers_keep_no_caller_away() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            use tokio::io::AsyncReadExt;
+            let all = connections(1000, 2);
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut incoming = Box::pin(all.of(listener));
+            let (mut strangers, mut accepted) = (Vec::new(), Vec::new());
+            let elsewhere = TcpSocket::new_v4().unwrap();
+            elsewhere.bind(([127, 0, 0, 2], 0).into()).unwrap();
+            let node = elsewhere.connect(address).await.unwrap();
+            accepted.push(incoming.next().await.unwrap().unwrap());
+            for _ in 0..STRANGERS_MAX {
+                strangers.push(TcpStream::connect(address).await.unwrap());
+                accepted.push(incoming.next().await.unwrap().unwrap());
+            }
+            let ended = accepted[1].read_u8().await.unwrap_err();
+            assert_eq!((ended.kind(), all.0.refused.get()), (ErrorKind::TimedOut, 1), "the machine's first one");
+            accepted[0].info.place.is_of(&Claim::Node("a".to_owned()), false).unwrap();
+            tokio::time::sleep(2 * PATIENCE).await;
+            drop(node);
+            assert_eq!(accepted[0].read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        });
     }
 
     #[test]

@@ -13,34 +13,56 @@ use tokio::sync::oneshot;
 /// Connections to one port, at most.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// What clients have begun, in its order.
+/// Clients that are served, in the order in which they came.
 #[derive(Debug)]
-pub struct Crowd<T>(Vec<(IpAddr, T)>);
+pub struct Crowd {
+    max: usize,
+    clients: Vec<(IpAddr, oneshot::Sender<()>)>,
+}
 
-impl<T> Default for Crowd<T> {
-    fn default() -> Crowd<T> {
-        Crowd(Vec::new())
+impl Crowd {
+    /// A crowd of at most `max` clients.
+    #[must_use]
+    pub fn new(max: usize) -> Crowd {
+        Crowd { max, clients: Vec::new() }
+    }
+
+    /// Takes one more client. If there are too many then, one is told to leave: the oldest of the address that has the
+    /// most. So an address with many clients sends its own away.
+    pub fn admit(&mut self, from: IpAddr) -> Stay {
+        let (leave, told) = oneshot::channel();
+        self.clients.retain(|(_, leave)| !leave.is_closed());
+        self.clients.push((from, leave));
+        if self.clients.len() > self.max {
+            let mut numbers: BTreeMap<IpAddr, usize> = BTreeMap::new();
+            self.clients.iter().for_each(|(of, _)| *numbers.entry(*of).or_default() += 1);
+            let most = numbers.values().max();
+            if let Some(place) = self.clients.iter().position(|(of, _)| numbers.get(of) == most) {
+                _ = self.clients.remove(place).1.send(());
+            }
+        }
+        Stay(Some(told))
     }
 }
 
-impl<T> Crowd<T> {
-    /// Forgets what has ended.
-    pub fn retain(&mut self, mut is_open: impl FnMut(&T) -> bool) {
-        self.0.retain(|(_, one)| is_open(one));
-    }
+/// A client's place in a [`Crowd`], until this is dropped. The future ends when the client has to leave.
+#[derive(Debug)]
+pub struct Stay(Option<oneshot::Receiver<()>>);
 
-    /// Takes one more. If these are more than `max`, returns the one that has to end: the oldest of the address that has
-    /// the most. So a client that begins many ends its own.
-    pub fn add(&mut self, from: IpAddr, one: T, max: usize) -> Option<T> {
-        self.0.push((from, one));
-        if self.0.len() <= max {
-            return None;
+impl Future for Stay {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let told = self.0.as_mut().map(|told| Pin::new(told).poll(context));
+        match told {
+            Some(Poll::Ready(Ok(()))) => Poll::Ready(()),
+            // The crowd is gone, and nobody will tell this client to leave.
+            Some(Poll::Ready(Err(_))) => {
+                self.0 = None;
+                Poll::Pending
+            }
+            Some(Poll::Pending) | None => Poll::Pending,
         }
-        let mut numbers: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        self.0.iter().for_each(|(of, _)| *numbers.entry(*of).or_default() += 1);
-        let most = numbers.values().max().copied();
-        let place = self.0.iter().position(|(of, _)| numbers.get(of).copied() == most)?;
-        Some(self.0.remove(place).1)
     }
 }
 
@@ -48,15 +70,14 @@ impl<T> Crowd<T> {
 #[derive(Debug)]
 pub struct Capped<L> {
     listener: L,
-    max: usize,
-    open: Crowd<oneshot::Sender<()>>,
+    open: Crowd,
 }
 
 impl<L> Capped<L> {
     /// A listener with at most [`CONNECTIONS_MAX`] connections.
     #[must_use]
     pub fn new(listener: L) -> Capped<L> {
-        Capped { listener, max: CONNECTIONS_MAX, open: Crowd::default() }
+        Capped { listener, open: Crowd::new(CONNECTIONS_MAX) }
     }
 }
 
@@ -66,10 +87,8 @@ impl<L: Listener<Addr = SocketAddr>> Listener for Capped<L> {
 
     async fn accept(&mut self) -> (Self::Io, SocketAddr) {
         let (io, from) = self.listener.accept().await;
-        let (end, ended) = oneshot::channel();
-        self.open.retain(|of| !of.is_closed());
-        drop(self.open.add(from.ip(), end, self.max));
-        (CappedIo { io, ended: Some(ended) }, from)
+        let stay = Some(self.open.admit(from.ip()));
+        (CappedIo { io, stay }, from)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -81,16 +100,16 @@ impl<L: Listener<Addr = SocketAddr>> Listener for Capped<L> {
 #[derive(Debug)]
 pub struct CappedIo<I> {
     io: I,
-    /// It is told when its sender is dropped; `None`: it was told.
-    ended: Option<oneshot::Receiver<()>>,
+    /// `None`: it had to end.
+    stay: Option<Stay>,
 }
 
 impl<I> CappedIo<I> {
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        if self.ended.as_mut().is_some_and(|ended| Pin::new(ended).poll(context).is_pending()) {
+        if self.stay.as_mut().is_some_and(|stay| Pin::new(stay).poll(context).is_pending()) {
             return Ok(());
         }
-        self.ended = None;
+        self.stay = None;
         Err(io::ErrorKind::ConnectionAborted.into())
     }
 }
@@ -124,19 +143,32 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for CappedIo<I> {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use super::*;
 
+    /// Whether the client of this place has been told to leave.
+    fn has_to_leave(stay: &mut Stay) -> bool {
+        Pin::new(stay).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
     #[test]
-    fn who_begins_many_ends_their_own() {
-        let address = |number: u8| IpAddr::from([10, 0, 0, number]);
-        let mut crowd = Crowd::default();
-        for (from, one) in [(1, "a"), (2, "b"), (2, "c")] {
-            assert_eq!(crowd.add(address(from), one, 3), None);
-        }
-        assert_eq!(crowd.add(address(3), "d", 3), Some("b"));
-        assert_eq!(crowd.add(address(2), "e", 3), Some("c"));
-        assert_eq!(crowd.add(address(4), "f", 3), Some("a"), "the oldest of all where none has more");
-        crowd.retain(|one| *one == "f");
-        assert_eq!(crowd.add(address(4), "g", 2), None);
+    fn an_address_with_many_clients_sends_its_own_away() {
+        let mut crowd = Crowd::new(3);
+        let mut come = |number: u8| crowd.admit(IpAddr::from([10, 0, 0, number]));
+        let (mut a, mut b, mut c) = (come(1), come(2), come(2));
+        assert!(![&mut a, &mut b, &mut c].into_iter().any(has_to_leave));
+        let mut d = come(3);
+        assert!(has_to_leave(&mut b) && !has_to_leave(&mut a) && !has_to_leave(&mut c));
+        let mut e = come(2);
+        assert!(has_to_leave(&mut c) && !has_to_leave(&mut d) && !has_to_leave(&mut e));
+        let mut f = come(4);
+        assert!(has_to_leave(&mut a), "the oldest of all where no address has more");
+        drop((d, e));
+        let mut g = come(4);
+        let mut h = come(4);
+        assert!(![&mut f, &mut g, &mut h].into_iter().any(has_to_leave), "who has gone does not count");
+        drop(crowd);
+        assert!(![&mut f, &mut g, &mut h].into_iter().any(has_to_leave), "who is served when the crowd ends stays");
     }
 }

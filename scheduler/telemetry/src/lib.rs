@@ -10,7 +10,7 @@ mod http;
 mod queues;
 mod view;
 
-pub use crowd::{CONNECTIONS_MAX, Capped, CappedIo, Crowd};
+pub use crowd::{CONNECTIONS_MAX, Capped, CappedIo, Crowd, Stay};
 pub use http::{Telemetry, page, serve};
 pub use queues::{Head, QueueUse, queue_uses};
 pub use view::{DeviceUse, NodeState, device_uses, register_view, tier_word};
