@@ -17,11 +17,11 @@ mod resizing;
 mod restart;
 mod steps;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::placement::Policy;
-use aliquot_scheduler_core::{ClaimId, Cluster, Event, EventError, NodeId, Outcome, Scheduler};
+use aliquot_scheduler_core::{ClaimId, Cluster, Event, EventError, NodeId, Outcome, PodGroup, Scheduler};
 
 use crate::command::{Command, Order};
 use crate::decided::Decided;
@@ -74,6 +74,8 @@ pub struct Engine {
     parked: BTreeSet<EntryId>,
     /// Namespaces and names of pod groups that were removed while they still had members.
     ending_groups: BTreeSet<(String, String)>,
+    /// Pod groups that the books refuse, and why, by namespace and name.
+    refused_groups: BTreeMap<(String, String), (PodGroup, EventError)>,
     /// The generation of the last command.
     generation: Generation,
     timers: BTreeSet<(u64, Timer)>,
@@ -141,6 +143,7 @@ impl Engine {
             nodes: NodeStates::default(),
             parked: BTreeSet::new(),
             ending_groups: BTreeSet::new(),
+            refused_groups: BTreeMap::new(),
             generation: Generation { term, number: 0 },
             timers: BTreeSet::new(),
             pacing: Pacing::default(),

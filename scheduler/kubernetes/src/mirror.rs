@@ -55,7 +55,7 @@ pub(crate) use policies::POLICY;
 pub(crate) use queues::QueueSaid;
 pub(crate) use reported::{DeviceSaid, DevicesSaid, IllDevice};
 pub(crate) use suspended::{Suspended, Suspension};
-pub(crate) use volumes::SELECTED_NODE;
+pub(crate) use volumes::{SELECTED_NODE, Unmade};
 
 /// What is known of the cluster, and what the engine was told of it.
 #[derive(Debug)]
@@ -266,6 +266,7 @@ impl Mirror {
             // Another pod may have its turn now, for which others wait.
             to_tell = self.take_turned();
             to_tell.extend(self.take_turned_for_volumes());
+            to_tell.extend(self.take_withdrawn());
         }
         looks
     }

@@ -68,6 +68,7 @@ pub(crate) fn binding() -> Binding {
         generation: Generation { term: 1, number: 1 },
         decision: None,
         volume_claims: Vec::new(),
+        unmade: Vec::new(),
         reservations: Vec::new(),
     }
 }

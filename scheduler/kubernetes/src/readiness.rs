@@ -1,4 +1,4 @@
-//! Waits until drivers have made a pod's devices ready, before the pod is bound.
+//! Waits until drivers have made a pod's devices and volumes ready, before the pod is bound.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::serve::Shared;
 const PAUSE: Duration = Duration::from_secs(1);
 /// A device that did not become ready is not given out for so long by this leader.
 const SHUNNED: Duration = Duration::from_secs(300);
-/// The reason of the event that says what a pod waits for.
-const REASON: &str = "DevicesNotReady";
+/// The reason of the event that says what a pod waits for, without and with volumes that are to be made.
+const REASONS: [&str; 2] = ["DevicesNotReady", "VolumesNotReady"];
 
 /// The longest wait, also for devices of which it is not known when they were allocated.
 pub(crate) const LONGEST: Duration = Duration::from_millis(LONGEST_MS.unsigned_abs());
 
-/// Waits until the devices of a pod are ready whose claims are reserved for it.
+/// Waits until the devices and the volumes of a pod are ready whose claims are reserved for it.
 ///
 /// # Errors
 /// Why the pod is not to be bound.
@@ -66,10 +66,15 @@ pub(crate) async fn wait(
 
 /// Says on which node a pod will be, and why it is not there yet.
 async fn say(client: &Client, binding: &Binding, shared: &Shared, events: &Events, why: &str) {
-    nominate(client, binding, shared).await;
-    let text = format!("the pod is bound to node {} as soon as its devices are ready: {why}", binding.node);
+    let has_volumes = !binding.volume_claims.is_empty();
+    // A pod with volumes was nominated before these were asked for.
+    if !has_volumes {
+        nominate(client, binding, shared).await;
+    }
+    let what = if has_volumes { "volumes" } else { "devices" };
+    let text = format!("the pod is bound to node {} as soon as its {what} are ready: {why}", binding.node);
     let pod = pod_reference(&binding.namespace, &binding.name, &binding.uid);
-    shared.fence.within(events.note(pod, REASON, &text)).await;
+    shared.fence.within(events.note(pod, REASONS[usize::from(has_volumes)], &text)).await;
 }
 
 /// Says in a pod's status on which node it will be, because its binding takes long. What has failed is said anew with the

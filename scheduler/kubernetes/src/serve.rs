@@ -26,14 +26,14 @@ use crate::watches::Watches;
 use crate::webhook::Webhook;
 use crate::{
     claim_report, elastic, group_report, left_over, questions, queue_status, readiness, report, reports, suspension,
-    volumes, writer,
+    writer,
 };
 
 /// The pause before what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The time within which each binding is answered. The longest waits are those for volumes and for devices.
-pub(crate) const START_DEADLINE_MS: u64 = 2 * (volumes::LONGEST.as_millis() + readiness::LONGEST.as_millis()) as u64;
+/// The time within which each binding is answered. The longest wait is that for devices and volumes.
+pub(crate) const START_DEADLINE_MS: u64 = 2 * readiness::LONGEST.as_millis() as u64;
 
 /// How the scheduler runs.
 #[derive(Clone, Debug)]

@@ -1,74 +1,62 @@
 //! Has volumes made on the node that was chosen for a pod, before the pod is bound to it.
 
-use std::time::Duration;
-
-use aliquot_api_server::{is_not_found, message};
+use aliquot_api_server::{is_conflict, message};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout};
-use tracing::warn;
+use tokio::time::timeout;
 
-use crate::mirror::SELECTED_NODE;
+use crate::mirror::{Binding, SELECTED_NODE, Unmade};
 use crate::serve::Shared;
 
-/// The longest wait for a volume, as in kube-scheduler.
-pub(crate) const LONGEST: Duration = Duration::from_secs(600);
-/// Time between two looks at a claim.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Times that a claim is written if it changes meanwhile.
+const TRIES: usize = 5;
 
-/// Says for which node volumes are to be made, and waits until the claims are bound.
+/// Says for which node volumes are to be made.
 ///
 /// # Errors
-/// Why a claim is not bound.
-pub(crate) async fn make(
+/// Why no volume is asked for.
+pub(crate) async fn ask_for(
     claims: &Api<PersistentVolumeClaim>,
-    names: &[String],
-    node: &str,
+    binding: &Binding,
     shared: &Shared,
 ) -> Result<(), String> {
-    let end = Instant::now() + LONGEST;
-    for name in names {
-        let selected = json!({"metadata": {"annotations": {SELECTED_NODE: node}}});
+    for unmade in &binding.unmade {
         let left = shared.fence.left().ok_or("this replica is no longer the leader")?;
-        match timeout(left, claims.patch(name, &PatchParams::default(), &Patch::Merge(&selected))).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(format!("cannot have a volume made for claim {name:?}: {}", message(&error))),
-            Err(_) => return Err("this replica is no longer the leader".into()),
-        }
-    }
-    for name in names {
-        while !is_bound(claims, name, node).await? {
-            if Instant::now() >= end {
-                return Err(format!(
-                    "no volume was made for the PersistentVolumeClaim {name:?} on node {node} in time"
-                ));
-            }
-            if shared.fence.left().is_none() {
-                return Err("this replica is no longer the leader".into());
-            }
-            sleep(PAUSE).await;
-        }
+        let asked = timeout(left, ask_for_one(claims, unmade, &binding.node)).await;
+        let version = asked.map_err(|_| "this replica is no longer the leader")?;
+        let why = |why| format!("cannot have a volume made for the PersistentVolumeClaim {:?}: {why}", unmade.name);
+        let version = version.map_err(why)?;
+        shared.change(|mirror| mirror.volume_asked_for(binding, &unmade.name, version));
     }
     Ok(())
 }
 
-async fn is_bound(claims: &Api<PersistentVolumeClaim>, name: &str, node: &str) -> Result<bool, String> {
-    let claim = match claims.get(name).await {
-        Ok(claim) => claim,
-        Err(error) if is_not_found(&error) => return Err(format!("there is no PersistentVolumeClaim {name:?}")),
-        Err(error) => {
-            warn!(claim = name, error = message(&error), "cannot look at a claim");
-            return Ok(false);
+/// Returns the version of the claim that names the node.
+async fn ask_for_one(claims: &Api<PersistentVolumeClaim>, unmade: &Unmade, node: &str) -> Result<String, String> {
+    let Unmade { name, uid, resource_version } = unmade;
+    let mut resource_version = resource_version.clone();
+    for _ in 0..TRIES {
+        let patch = json!({"metadata": {
+            "uid": uid, "resourceVersion": resource_version, "annotations": {SELECTED_NODE: node},
+        }});
+        let failed = match claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Ok(written) => return Ok(written.metadata.resource_version.unwrap_or_default()),
+            Err(error) => error,
+        };
+        if !is_conflict(&failed) {
+            return Err(message(&failed));
         }
-    };
-    if claim.status.and_then(|status| status.phase).as_deref() == Some("Bound") {
-        return Ok(true);
+        // Something else of the claim has changed, such as a finalizer.
+        let found = claims.get(name).await.map_err(|error| message(&error))?;
+        let selected = found.metadata.annotations.as_ref().and_then(|annotations| annotations.get(SELECTED_NODE));
+        if found.metadata.uid.as_ref() != Some(uid) {
+            return Err("it was deleted, and there is another one of its name".to_owned());
+        }
+        if let Some(other) = selected.filter(|selected| *selected != node) {
+            return Err(format!("its volume is made on node {other}"));
+        }
+        resource_version = found.metadata.resource_version.unwrap_or_default();
     }
-    // The provisioner removes the annotation if it cannot make a volume for that node.
-    let selected = claim.metadata.annotations.and_then(|annotations| annotations.get(SELECTED_NODE).cloned());
-    match selected.as_deref() == Some(node) {
-        true => Ok(false),
-        false => Err(format!("no volume can be made for the PersistentVolumeClaim {name:?} on node {node}")),
-    }
+    Err("the claim changes all the time".to_owned())
 }

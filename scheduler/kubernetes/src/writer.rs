@@ -85,9 +85,8 @@ async fn carry_out(client: &Client, shared: &Arc<Shared>, events: &Events, place
             if !binding.volume_claims.is_empty() {
                 readiness::nominate(client, &binding, shared).await;
             }
-            let made = volumes::make(&claims, &binding.volume_claims, &binding.node, shared).await;
             let place = places.acquire().await;
-            let reserved = match made {
+            let reserved = match volumes::ask_for(&claims, &binding, shared).await {
                 Ok(()) => reservation::reserve(client, &binding, shared).await,
                 Err(why) => Err(why),
             };

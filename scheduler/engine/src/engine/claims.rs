@@ -32,10 +32,18 @@ impl Engine {
             }
             Ok(_) => Ok(()),
             Err(why) => {
+                let why = self.why_refused(why);
                 self.park(id, claim, why.clone());
                 Err(why)
             }
         }
+    }
+
+    /// Why a claim is kept out: if its pod group is not there because the books refuse the group, it is for that reason.
+    fn why_refused(&self, why: EventError) -> EventError {
+        let EventError::UnknownGroup { namespace, name } = &why else { return why };
+        let group = self.refused_groups.get(&(namespace.clone(), name.clone()));
+        group.map_or(why, |(_, of_group)| of_group.clone())
     }
 
     pub(super) fn park(&mut self, id: EntryId, claim: Claim, why: EventError) {
@@ -64,11 +72,14 @@ impl Engine {
         }
     }
 
-    /// Whether what kept a claim out may have changed. A claim that waits for a pod group stays out until the group
-    /// exists.
+    /// Whether what kept a claim out may have changed. A claim that waits for a pod group stays out until something is
+    /// known of the group.
     fn may_enter(&self, parked: &Parked) -> bool {
         match &parked.why {
-            EventError::UnknownGroup { namespace, name } => self.cluster.group_named(namespace, name).is_some(),
+            EventError::UnknownGroup { namespace, name } => {
+                let is_refused = || self.refused_groups.contains_key(&(namespace.clone(), name.clone()));
+                self.cluster.group_named(namespace, name).is_some() || is_refused()
+            }
             _ => true,
         }
     }

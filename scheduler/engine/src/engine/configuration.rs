@@ -1,26 +1,53 @@
 //! Takes in queues, pod groups, namespaces, budgets and the topology.
 
-use aliquot_scheduler_core::{Event, EventError};
+use aliquot_scheduler_core::{Event, EventError, PodGroup};
 
 use super::Engine;
 use crate::observation::Observation;
 
 impl Engine {
     /// Takes in a change of queues, pod groups, namespaces, budgets or the topology. A pod group that still has members
-    /// is removed with the last of them.
+    /// is removed with the last of them. A group that the books refuse is tried again after each later change: its queue
+    /// may be there then.
     pub(super) fn configured(&mut self, observation: Observation) -> Result<(), EventError> {
         match &observation {
-            Observation::Group(spec) => _ = self.ending_groups.remove(&(spec.namespace.clone(), spec.name.clone())),
-            Observation::GroupRemoved(namespace, name) if self.cluster.group_named(namespace, name).is_some() => {
-                self.ending_groups.insert((namespace.clone(), name.clone()));
-                return self.end_group(namespace, name);
+            Observation::Group(spec) => {
+                let group = (spec.namespace.clone(), spec.name.clone());
+                self.ending_groups.remove(&group);
+                self.refused_groups.remove(&group);
+            }
+            Observation::GroupRemoved(namespace, name) => {
+                let group = (namespace.clone(), name.clone());
+                self.refused_groups.remove(&group);
+                if self.cluster.group_named(namespace, name).is_some() {
+                    self.ending_groups.insert(group);
+                    return self.end_group(namespace, name);
+                }
             }
             _ => {}
         }
-        let Some(event) = self.event_of(observation) else { return Ok(()) };
-        self.apply(event)?;
+        let Some(event) = self.event_of(observation.clone()) else { return Ok(()) };
+        let applied = self.apply(event).map(|_| ());
+        match (&applied, observation) {
+            (Err(why), Observation::Group(spec)) => self.note_refused_group(spec, why.clone()),
+            (Err(_), _) => return applied,
+            (Ok(()), _) => self.retry_refused_groups(),
+        }
         self.unpark();
-        Ok(())
+        applied
+    }
+
+    pub(super) fn note_refused_group(&mut self, spec: PodGroup, why: EventError) {
+        self.refused_groups.insert((spec.namespace.clone(), spec.name.clone()), (spec, why));
+    }
+
+    fn retry_refused_groups(&mut self) {
+        for (group, (spec, _)) in std::mem::take(&mut self.refused_groups) {
+            let Some(event) = self.event_of(Observation::Group(spec.clone())) else { continue };
+            if let Err(why) = self.apply(event) {
+                self.refused_groups.insert(group, (spec, why));
+            }
+        }
     }
 
     /// Removes a pod group that was withdrawn, unless it still has members.

@@ -102,19 +102,24 @@ impl Engine {
     fn configure(&mut self, mut left: Vec<Observation>) -> Result<(), EventError> {
         loop {
             let before = left.len();
-            let mut refused = Ok(());
-            left.retain(|observation| {
-                let Some(event) = self.event_of(observation.clone()) else { return false };
-                let applied = self.apply(event).map(|_| ());
-                let is_refused = applied.is_err();
-                if refused.is_ok() {
-                    refused = applied;
+            let mut refused = Vec::new();
+            for observation in left {
+                let Some(event) = self.event_of(observation.clone()) else { continue };
+                if let Err(why) = self.apply(event) {
+                    refused.push((observation, why));
                 }
-                is_refused
-            });
-            if left.is_empty() || left.len() == before {
-                return refused;
             }
+            let Some((_, first)) = refused.first() else { return Ok(()) };
+            if refused.len() == before {
+                let first = first.clone();
+                for (observation, why) in refused {
+                    if let Observation::Group(spec) = observation {
+                        self.note_refused_group(spec, why);
+                    }
+                }
+                return Err(first);
+            }
+            left = refused.into_iter().map(|(observation, _)| observation).collect();
         }
     }
 

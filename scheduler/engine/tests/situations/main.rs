@@ -18,7 +18,7 @@ mod together;
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Action, Allowance, Bytes, Claim, DeviceCore, DeviceRequest, DeviceSpec, EventError, Health, MilliCpu, NodeSpec,
-    QueueError, QueueSpec, Request, Resource,
+    PodGroup, QueueError, QueueSpec, Request, Resource,
 };
 use aliquot_scheduler_engine::{
     Amounts, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, DevicePart, Engine, Generation, Heartbeat,
@@ -359,6 +359,21 @@ fn a_claim_whose_queue_is_not_there_waits_for_it() {
     let (uid, of) = claim("claim", 100, 50);
     let of = Claim { queue: "team".into(), ..of };
     let unknown = EventError::Queue(QueueError::Unknown("team".into()));
+    assert_eq!(kit.try_tell(Observation::Claim(uid, Box::new(of))), Err(unknown.clone()));
+    assert_eq!(kit.pass(100), []);
+    assert_eq!(kit.whereabouts("claim"), Some(Whereabouts::Refused(unknown)));
+    kit.tell(Observation::Queue(QueueSpec { name: "team".into(), ..QueueSpec::default() }));
+    assert_eq!(kit.start().0.as_str(), "claim");
+}
+
+#[test]
+fn a_gang_whose_queue_is_not_there_waits_for_it() {
+    let mut kit = Kit::new(1, Vec::new());
+    let group = PodGroup { name: "gang".into(), queue: "team".into(), min_members: 1, ..PodGroup::default() };
+    let (uid, of) = claim("claim", 100, 50);
+    let of = Claim { queue: "team".into(), pod_group: Some("gang".into()), ..of };
+    let unknown = EventError::Queue(QueueError::Unknown("team".into()));
+    assert_eq!(kit.try_tell(Observation::Group(group)), Err(unknown.clone()));
     assert_eq!(kit.try_tell(Observation::Claim(uid, Box::new(of))), Err(unknown.clone()));
     assert_eq!(kit.pass(100), []);
     assert_eq!(kit.whereabouts("claim"), Some(Whereabouts::Refused(unknown)));

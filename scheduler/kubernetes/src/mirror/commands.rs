@@ -3,7 +3,7 @@
 use aliquot_scheduler_engine::{ClaimUid, Command, Generation, NodeName, Observation, Order, Report, StepOutcome};
 
 use super::device_claims::Starting;
-use super::{Instance, Mirror, Reservation, Suspension};
+use super::{Instance, Mirror, Reservation, Suspension, Unmade};
 use crate::{devices, dra};
 
 /// A write to the API server.
@@ -36,8 +36,10 @@ pub(crate) struct Binding {
     pub(crate) node: String,
     pub(crate) generation: Generation,
     pub(crate) decision: Option<String>,
-    /// Claims for which volumes are to be made on the node first.
+    /// Claims for which there were no volumes when the node was chosen.
     pub(crate) volume_claims: Vec<String>,
+    /// Those of them for which volumes are to be made on the node.
+    pub(crate) unmade: Vec<Unmade>,
     /// What is written to claims before the binding.
     pub(crate) reservations: Vec<Reservation>,
 }
@@ -135,8 +137,10 @@ impl Mirror {
         start.kept = told.means.kept.iter().map(|(_, part)| part.clone()).collect();
         let decision = devices::decision(&told.means.containers, &start.amounts.devices, &told.means.kept);
         let allocations = reservations.iter().filter_map(|of| of.allocation.as_ref());
-        let must_be_ready = allocations.into_iter().any(dra::must_be_ready) || !told.means.claimed.follows.is_empty();
-        let binding = Binding {
+        let must_be_ready = allocations.into_iter().any(dra::must_be_ready)
+            || !told.means.claimed.follows.is_empty()
+            || !told.means.volume_claims.is_empty();
+        let mut binding = Binding {
             uid: uid.to_owned(),
             namespace: facts.namespace.clone(),
             name: facts.name.clone(),
@@ -145,8 +149,10 @@ impl Mirror {
             generation: start.generation,
             decision: decision.map(|decision| decision.to_string()),
             volume_claims: told.means.volume_claims.clone(),
+            unmade: Vec::new(),
             reservations,
         };
+        binding.unmade = self.begin_making(&binding);
         if let Some(node) = self.nodes.get_mut(&start.node) {
             node.last = node.last.max(start.generation);
             node.unsettled.insert(start.generation);
@@ -237,6 +243,7 @@ impl Mirror {
         let Some(known) = self.pods.get_mut(uid) else { return };
         let Some(node) = known.binding_to.take() else { return };
         self.awaits_devices_no_more(uid);
+        self.end_making(uid);
         self.end_promise(uid);
         self.note_turns(uid);
         let Some(known) = self.pods.get(uid) else { return };

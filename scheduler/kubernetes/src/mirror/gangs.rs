@@ -33,11 +33,21 @@ pub(super) struct Gangs {
     /// All pods of each gang, also those that have ended. Pods that have succeeded and are gone stay until all others
     /// have ended.
     members: BTreeMap<Name, BTreeMap<String, Member>>,
-    told: BTreeMap<Name, PodGroup>,
-    /// How many claims of each gang the engine knows.
-    told_members: BTreeMap<Name, usize>,
+    told: BTreeMap<Name, Described>,
+    /// The UIDs of the pods of each gang of which the engine knows the claims.
+    told_members: BTreeMap<Name, BTreeSet<String>>,
     /// Gangs that may have lost their last claim.
     thinned: BTreeSet<Name>,
+    /// The UIDs of pods whose gang was made anew.
+    withdrawn: BTreeSet<String>,
+}
+
+/// A gang as the engine knows it.
+#[derive(Debug)]
+struct Described {
+    group: PodGroup,
+    /// The UID of the pod whose words these are. What other pods say counts when that one is gone.
+    by: String,
 }
 
 /// A pod of a gang.
@@ -329,39 +339,81 @@ impl Mirror {
         self.gang_of(facts).ok().flatten().and_then(|(_, of_gang)| of_gang.queue)
     }
 
-    /// Tells the engine of a gang, as its first pod describes it. Pods that have succeeded are taken off the number of
-    /// pods that it needs.
-    pub(super) fn tell_group(&mut self, group: PodGroup) {
+    /// Tells the engine of a gang, as its first pod describes it: the pod `uid`, if the engine does not know the gang. Pods
+    /// that have succeeded are taken off the number of pods that it needs. If the first pod describes it otherwise now, the
+    /// gang changes as long as none of its pods has a place.
+    pub(super) fn tell_group(&mut self, group: PodGroup, uid: &str) {
         let name = (group.namespace.clone(), group.name.clone());
-        let told = self.gangs.told.get(&name).cloned();
-        let group = match told.clone() {
-            Some(told) => PodGroup { min_members: group.min_members, sub_groups: group.sub_groups, ..told },
-            None => group,
+        let Some(told) = self.gangs.told.get(&name) else { return self.tell_described(name, group, uid) };
+        let is_at_work = |pod: &KnownPod| !pod.is_gone && !pod.facts.has_ended;
+        let describes = told.by == uid || !self.pods.get(&told.by).is_some_and(is_at_work);
+        let by = if describes { uid.to_owned() } else { told.by.clone() };
+        let (min_members, sub_groups) = (group.min_members, group.sub_groups.clone());
+        let of_running = PodGroup { min_members, sub_groups, ..told.group.clone() };
+        // The books change neither a group's queue nor the names of its sub-groups.
+        let names = |of: &PodGroup| {
+            let sub_groups: BTreeSet<String> = of.sub_groups.iter().map(|sub| sub.name.clone()).collect();
+            (of.queue.clone(), sub_groups)
         };
-        if told.as_ref() != Some(&group) {
-            self.gangs.told.insert(name, group.clone());
+        let is_made_anew = names(&told.group) != names(&group);
+        if !describes || of_running == group && !is_made_anew || self.has_place(&name) {
+            return self.tell_described(name, of_running, &by);
+        }
+        if is_made_anew {
+            self.withdraw_group(&name);
+        }
+        self.tell_described(name, group, &by);
+    }
+
+    /// Whether a pod of a gang runs or is being bound.
+    fn has_place(&self, name: &Name) -> bool {
+        let mut members = self.gangs.told_members.get(name).into_iter().flatten();
+        members.any(|uid| self.pods.get(uid).is_some_and(|pod| pod.instance.is_some()))
+    }
+
+    /// Ends a group and the claims of its pods. These pods are told again.
+    fn withdraw_group(&mut self, name: &Name) {
+        let members = self.gangs.told_members.get(name).cloned().unwrap_or_default();
+        members.iter().for_each(|uid| self.end_claim(uid));
+        self.gangs.withdrawn.extend(members);
+        self.happens_together();
+        self.gangs.told.remove(name);
+        self.gangs.told_members.remove(name);
+        self.told.push(Observation::GroupRemoved(name.0.clone(), name.1.clone()));
+    }
+
+    /// The pods whose gang was made anew since this was asked last.
+    pub(super) fn take_withdrawn(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.gangs.withdrawn)
+    }
+
+    fn tell_described(&mut self, name: Name, group: PodGroup, by: &str) {
+        let described = Described { group: group.clone(), by: by.to_owned() };
+        if self.gangs.told.insert(name, described).is_none_or(|before| before.group != group) {
             self.told.push(Observation::Group(group));
         }
     }
 
-    /// Tells the engine of a gang again if it knows the gang: the gang may need more or fewer pods now.
-    pub(super) fn tell_group_again(&mut self, group: Option<PodGroup>) {
+    /// Tells the engine of a gang again, as the pod `uid` describes it, if it knows the gang: the gang may need more or
+    /// fewer pods now.
+    pub(super) fn tell_group_again(&mut self, group: Option<PodGroup>, uid: &str) {
         let is_told = |group: &PodGroup| self.gangs.told.contains_key(&(group.namespace.clone(), group.name.clone()));
         if let Some(group) = group.filter(is_told) {
-            self.tell_group(group);
+            self.tell_group(group, uid);
         }
     }
 
-    /// Counts one more claim of a gang that the engine knows.
-    pub(super) fn count_in_gang(&mut self, namespace: &str, gang: &str) {
-        *self.gangs.told_members.entry((namespace.to_owned(), gang.to_owned())).or_default() += 1;
+    /// The engine knows the claim of one more pod of a gang.
+    pub(super) fn count_in_gang(&mut self, namespace: &str, gang: &str, uid: &str) {
+        let name = (namespace.to_owned(), gang.to_owned());
+        self.gangs.told_members.entry(name).or_default().insert(uid.to_owned());
     }
 
-    /// Counts one claim less of a gang, because that claim has ended.
-    pub(super) fn uncount_in_gang(&mut self, namespace: String, gang: String) {
+    /// The claim of a pod of a gang has ended.
+    pub(super) fn uncount_in_gang(&mut self, namespace: String, gang: String, uid: &str) {
         let name = (namespace, gang);
         if let Some(members) = self.gangs.told_members.get_mut(&name) {
-            *members -= 1;
+            members.remove(uid);
         }
         self.gangs.thinned.insert(name);
     }
@@ -369,7 +421,7 @@ impl Mirror {
     /// Tells the engine that gangs have ended with their last pods.
     pub(super) fn tell_gangs_gone(&mut self) {
         for name in std::mem::take(&mut self.gangs.thinned) {
-            if self.gangs.told_members.get(&name).is_none_or(|members| *members == 0) {
+            if self.gangs.told_members.get(&name).is_none_or(BTreeSet::is_empty) {
                 self.gangs.told_members.remove(&name);
                 self.gangs.told.remove(&name);
                 self.told.push(Observation::GroupRemoved(name.0, name.1));

@@ -153,7 +153,7 @@ impl Mirror {
                     self.forget_pod(uid);
                 }
             }
-            self.tell_group_again(group);
+            self.tell_group_again(group, uid);
             return;
         }
         if let (Some(node), Some(generation)) = (facts.node.clone(), facts.generation) {
@@ -227,7 +227,7 @@ impl Mirror {
             self.tell_peers(uid);
             let Some(known) = self.pods.get(uid) else { return };
             let group = self.group_of(&known.facts);
-            self.tell_group_again(group);
+            self.tell_group_again(group, uid);
         }
     }
 
@@ -320,7 +320,8 @@ impl Mirror {
         let (mut request, means) = self.with_devices(facts, amounts, constraints, means)?;
         self.keep_near_first(facts, &means.claimed, &mut request)?;
         // A kube-scheduler that asks about devices weighs what is preferred by itself.
-        request.preferences = placement::preferences(&facts.spec)?;
+        let preferences = placement::preferences(&facts.spec)?;
+        request.preferences = self.prefer_where_volumes_can_be_made(facts, &means.volume_claims, preferences);
         self.check_devices_per_node(facts, request.device_count_max())?;
         Ok((request, means))
     }
@@ -399,7 +400,7 @@ impl Mirror {
             if let Some(told) = self.pods.get_mut(uid).and_then(|known| known.claim.as_mut()) {
                 told.means = means;
             }
-            return self.tell_group_again(group);
+            return self.tell_group_again(group, uid);
         }
         let is_resized = known
             .claim
@@ -409,10 +410,10 @@ impl Mirror {
             self.end_claim(uid);
         }
         if let Some(group) = group {
-            self.tell_group(group);
+            self.tell_group(group, uid);
         }
         if let (Some(gang), false) = (&claim.pod_group, is_resized) {
-            self.count_in_gang(&claim.namespace, gang);
+            self.count_in_gang(&claim.namespace, gang, uid);
         }
         let name = ClaimUid::from(uid);
         let chosen = self.pods.get(uid).and_then(|known| known.chosen.as_deref()).map(NodeName::from);
@@ -438,7 +439,7 @@ impl Mirror {
         let Some(told) = known.claim.take() else { return };
         self.told.push(Observation::ClaimEnded(ClaimUid::from(uid)));
         if let Some(gang) = told.claim.pod_group {
-            self.uncount_in_gang(told.claim.namespace, gang);
+            self.uncount_in_gang(told.claim.namespace, gang, uid);
         }
     }
 

@@ -15,6 +15,7 @@ mod resizing;
 mod several_requests;
 mod situations;
 mod suspended;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -54,6 +55,8 @@ struct World {
     /// What drivers publish, by node.
     slices: BTreeMap<String, Value>,
     claims: BTreeMap<String, Value>,
+    /// PersistentVolumeClaims for which volumes can be made.
+    volume_claims: BTreeMap<String, Value>,
     /// Workloads that a leader has suspended, with the pods that they will make again.
     suspended: BTreeMap<Workload, (Suspended, Vec<Value>)>,
     mirror: Mirror,
@@ -97,6 +100,7 @@ impl World {
             gangs: BTreeMap::new(),
             slices: BTreeMap::new(),
             claims: BTreeMap::new(),
+            volume_claims: BTreeMap::new(),
             suspended: BTreeMap::new(),
             mirror: Mirror::new("aliquot", 0, &[]),
             engine: engine(policy.fork(), 0),
@@ -230,7 +234,10 @@ impl World {
     fn carry_out(&mut self, write: Write) {
         match write {
             Write::Bind(binding) => match self.reserve(&binding) {
-                true => self.bind_if_ready(binding),
+                true => {
+                    self.ask_for_volumes(&binding);
+                    self.bind_if_ready(binding);
+                }
                 false => self.end_binding(&binding, Err("a claim has changed".into())),
             },
             Write::Suspend(suspension) => {

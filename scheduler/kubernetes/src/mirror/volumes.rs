@@ -1,10 +1,15 @@
 //! Persistent volumes: a pod runs where its volumes can be mounted.
 
+mod making;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{Constraints, NodeOperator, NodeRequirement, NodeTerm};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
+
+pub(crate) use making::Unmade;
+use making::{Making, Unmakable};
 
 use super::attached::Attached;
 use super::chosen::only_on;
@@ -32,6 +37,10 @@ pub(super) struct Volumes {
     users: BTreeMap<Name, BTreeSet<String>>,
     classes: BTreeMap<String, ClassFacts>,
     volumes: BTreeMap<String, VolumeFacts>,
+    /// The claims for which volumes are being made.
+    making: BTreeMap<Name, Making>,
+    /// The claims for which no volume could be made somewhere.
+    unmakable: BTreeMap<Name, Unmakable>,
     has_changed: bool,
     /// The UIDs of pods that may have their turn now, or have it no more.
     turned: BTreeSet<String>,
@@ -48,8 +57,17 @@ struct VolumeFacts {
 /// A claim for a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ClaimFacts {
+    uid: String,
+    resource_version: String,
     /// The volume that it is bound to.
     volume: Option<String>,
+    /// The volume that it asks for by name, and is not bound to yet.
+    named_volume: Option<String>,
+    /// Its volume is gone.
+    is_lost: bool,
+    is_leaving: bool,
+    /// The UID of the pod that it was made with, for an ephemeral volume.
+    controller: Option<String>,
     class: Option<String>,
     /// The node for which a volume is being made.
     selected_node: Option<String>,
@@ -72,18 +90,32 @@ struct ClassFacts {
 
 impl Mirror {
     pub(crate) fn volume_claim(&mut self, claim: PersistentVolumeClaim) {
-        let key = (claim.metadata.namespace.unwrap_or_default(), claim.metadata.name.unwrap_or_default());
-        let is_bound = claim.status.and_then(|status| status.phase).as_deref() == Some("Bound");
+        let metadata = claim.metadata;
+        let key = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+        let phase = claim.status.and_then(|status| status.phase);
+        let is_bound = phase.as_deref() == Some("Bound");
         let spec = claim.spec.unwrap_or_default();
         let modes = spec.access_modes.unwrap_or_default();
+        let owners = metadata.owner_references.unwrap_or_default();
         let claim = ClaimFacts {
+            uid: metadata.uid.unwrap_or_default(),
+            resource_version: metadata.resource_version.unwrap_or_default(),
             is_for_one_pod: modes.iter().any(|mode| mode == FOR_ONE_POD),
-            volume: spec.volume_name.filter(|_| is_bound),
+            volume: spec.volume_name.clone().filter(|_| is_bound),
+            named_volume: spec.volume_name.filter(|name| !is_bound && !name.is_empty()),
+            is_lost: phase.as_deref() == Some("Lost"),
+            is_leaving: metadata.deletion_timestamp.is_some(),
+            controller: owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid),
             class: spec.storage_class_name,
-            selected_node: claim.metadata.annotations.and_then(|annotations| annotations.get(SELECTED_NODE).cloned()),
+            selected_node: metadata.annotations.and_then(|annotations| annotations.get(SELECTED_NODE).cloned()),
         };
+        if is_bound {
+            self.volumes.unmakable.remove(&key);
+        }
         let before = self.volumes.claims.insert(key.clone(), claim.clone());
-        if before != Some(claim) {
+        let version = &claim.resource_version;
+        let in_this_version = |before: ClaimFacts| ClaimFacts { resource_version: version.clone(), ..before };
+        if before.map(in_this_version).as_ref() != Some(&claim) {
             self.volumes.has_changed = true;
             self.attached_claim_changed(&key);
         }
@@ -117,7 +149,9 @@ impl Mirror {
     }
 
     pub(crate) fn volume_claim_gone(&mut self, namespace: &str, name: &str) {
-        self.volumes.has_changed |= self.volumes.claims.remove(&(namespace.to_owned(), name.to_owned())).is_some();
+        let key = (namespace.to_owned(), name.to_owned());
+        self.volumes.unmakable.remove(&key);
+        self.volumes.has_changed |= self.volumes.claims.remove(&key).is_some();
     }
 
     pub(crate) fn volume_claim_names(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -262,9 +296,9 @@ impl Mirror {
     ) -> Result<Vec<String>, String> {
         self.check_has_no_user(facts, in_turn)?;
         let mut to_make = Vec::new();
-        for name in claims_of(facts) {
-            let claim = self.volumes.claims.get(&(facts.namespace.clone(), name.clone()));
-            let claim = claim.ok_or_else(|| format!("there is no PersistentVolumeClaim {name:?}"))?;
+        for named in named_by(facts) {
+            let claim = self.volumes.usable(facts, &named)?;
+            let name = named.claim;
             let terms = match &claim.volume {
                 Some(volume) => self.volumes.terms(volume)?,
                 None => {
@@ -280,6 +314,28 @@ impl Mirror {
 }
 
 impl Volumes {
+    /// A claim that a pod names, if the pod can ever have a volume by it.
+    ///
+    /// # Errors
+    /// Why not. kubelet would refuse the pod's volumes for the same reasons, on whatever node.
+    fn usable(&self, facts: &PodFacts, Named { claim: name, is_ephemeral }: &Named) -> Result<&ClaimFacts, String> {
+        let claim = self.claims.get(&(facts.namespace.clone(), name.clone()));
+        let claim = claim.ok_or_else(|| format!("there is no PersistentVolumeClaim {name:?}"))?;
+        if claim.is_leaving {
+            return Err(format!("the PersistentVolumeClaim {name:?} is being deleted"));
+        }
+        if claim.is_lost {
+            return Err(format!("the PersistentVolumeClaim {name:?} has lost its volume; make the claim anew"));
+        }
+        if *is_ephemeral && claim.controller.as_ref() != Some(&facts.uid) {
+            return Err(format!(
+                "the PersistentVolumeClaim {name:?} was not made for this pod, but perhaps for an earlier one of its name; \
+                 the pod waits until that claim is gone"
+            ));
+        }
+        Ok(claim)
+    }
+
     /// The nodes that can mount a volume; empty: all.
     fn terms(&self, volume: &str) -> Result<BTreeSet<NodeTerm>, String> {
         let terms = self.volumes.get(volume).ok_or_else(|| format!("there is no PersistentVolume {volume:?}"))?;
@@ -309,6 +365,9 @@ impl Volumes {
 
     /// The nodes for which a volume can be made for a claim; empty: all.
     fn terms_of_new(&self, name: &str, claim: &ClaimFacts) -> Result<BTreeSet<NodeTerm>, String> {
+        if let Some(volume) = &claim.named_volume {
+            return Err(format!("the PersistentVolumeClaim {name:?} is not bound yet to its volume {volume:?}"));
+        }
         let class = claim.class.as_ref().and_then(|class| self.classes.get(class));
         let Some(class) = class.filter(|class| class.waits_for_node) else {
             return Err(format!("the PersistentVolumeClaim {name:?} is not bound to a volume yet"));
@@ -324,12 +383,23 @@ impl Volumes {
     }
 }
 
-/// The claims of a pod. That of an ephemeral volume is made with the pod, and named after both.
-pub(super) fn claims_of(facts: &PodFacts) -> impl Iterator<Item = String> {
+/// A claim as a pod names it.
+struct Named {
+    claim: String,
+    /// The claim is made with the pod, and named after both.
+    is_ephemeral: bool,
+}
+
+fn named_by(facts: &PodFacts) -> impl Iterator<Item = Named> {
     let volumes = facts.spec.volumes.iter().flatten();
     volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(claim), _) => Some(claim.claim_name.clone()),
-        (None, Some(_)) => Some(format!("{}-{}", facts.name, volume.name)),
+        (Some(claim), _) => Some(Named { claim: claim.claim_name.clone(), is_ephemeral: false }),
+        (None, Some(_)) => Some(Named { claim: format!("{}-{}", facts.name, volume.name), is_ephemeral: true }),
         (None, None) => None,
     })
+}
+
+/// The claims of a pod.
+pub(super) fn claims_of(facts: &PodFacts) -> impl Iterator<Item = String> {
+    named_by(facts).map(|named| named.claim)
 }

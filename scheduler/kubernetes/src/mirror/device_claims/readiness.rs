@@ -1,5 +1,5 @@
-//! Pods that are bound only when drivers have made their devices ready, and gangs with such pods: no member is bound before
-//! the devices of all members that start with it are ready.
+//! Pods that are bound only when drivers have made their devices and volumes ready, and gangs with such pods: no member is
+//! bound before the devices and volumes of all members that start with it are ready.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +33,13 @@ pub(crate) enum Readiness {
     },
 }
 
+impl Readiness {
+    /// No device is to blame.
+    pub(in super::super) fn given_up(why: String) -> Readiness {
+        Readiness::GivenUp { why, devices: BTreeSet::new() }
+    }
+}
+
 /// Which pods wait for their devices.
 #[derive(Debug, Default)]
 pub(super) struct Awaiting {
@@ -58,8 +65,8 @@ struct Start {
 }
 
 impl Mirror {
-    /// Notes that a pod is being bound. `must_be_ready`: its new allocations have devices that must be ready before, or its
-    /// claims are allocated with another pod.
+    /// Notes that a pod is being bound. `must_be_ready`: its new allocations have devices that must be ready before, its
+    /// claims are allocated with another pod, or volumes are to be made for it.
     pub(in super::super) fn awaits_devices(&mut self, binding: &Binding, must_be_ready: bool) {
         let Some(known) = self.pods.get(&binding.uid) else { return };
         let Some(gang) = self.name_of_group(&known.facts) else { return };
@@ -115,10 +122,11 @@ impl Mirror {
             found => found,
         };
         let found = match found {
-            Readiness::Waits(why) if is_last => given_up(format!("{why} after ten minutes")),
+            Readiness::Waits(why) if is_last => Readiness::given_up(format!("{why} after ten minutes")),
             found => found,
         };
         if let Readiness::GivenUp { why, .. } = &found {
+            self.note_unmade(binding, is_last);
             self.will_not_be_bound(uid, why);
         }
         found
@@ -160,14 +168,18 @@ impl Mirror {
         let Binding { uid, node, generation, .. } = binding;
         let awaiting = &self.device_claims.awaiting;
         let known = self.pods.get(uid).filter(|known| !known.facts.is_leaving && !known.is_gone);
-        let Some(known) = known else { return given_up("the pod is deleted".to_owned()) };
+        let Some(known) = known else { return Readiness::given_up("the pod is deleted".to_owned()) };
         let of_gang = awaiting.start_of(uid).and_then(|start| start.given_up.as_ref());
         if let Some(why) = awaiting.given_up.get(uid).or(of_gang) {
-            return given_up(why.clone());
+            return Readiness::given_up(why.clone());
         }
         let is_this = |of: &Instance| of.generation == *generation && !of.is_bound;
         if !known.instance.as_ref().is_some_and(is_this) {
-            return given_up(format!("node {node} is gone, or the pod is not to be bound to it any more"));
+            return Readiness::given_up(format!("node {node} is gone, or the pod is not to be bound to it any more"));
+        }
+        let of_volumes = self.look_at_volumes_of(&known.facts, binding);
+        if let Readiness::GivenUp { .. } = of_volumes {
+            return of_volumes;
         }
         let mut unready: Vec<(&ClaimFacts, &Unready)> = Vec::new();
         for (name, claim) in self.claims_of(&known.facts, binding) {
@@ -180,7 +192,7 @@ impl Mirror {
             }
             match self.usable(known, binding, &name, claim) {
                 Ok(claim) => unready.extend(claim.unready().map(|of| (claim, of))),
-                Err(why) => return given_up(format!("ResourceClaim {:?} {why}", name.1)),
+                Err(why) => return Readiness::given_up(format!("ResourceClaim {:?} {why}", name.1)),
             }
         }
         let will_not = |(claim, of): &&(&ClaimFacts, &Unready)| of.has_failed() || is_too_late(claim, now_ms);
@@ -190,7 +202,7 @@ impl Mirror {
             let devices = unready.iter().filter(will_not).map(|(_, of)| (of.pool.clone(), of.device.clone())).collect();
             return Readiness::GivenUp { why: format!("{}{in_time}", said(first)), devices };
         }
-        unready.first().map_or(Readiness::Ready, |first| Readiness::Waits(said(first)))
+        unready.first().map_or(of_volumes, |first| Readiness::Waits(said(first)))
     }
 
     /// What a pod waits for whose own devices are ready. The last member of a gang that becomes ready lets all of them be
@@ -204,7 +216,7 @@ impl Mirror {
         let awaiting = &mut self.device_claims.awaiting;
         let Some(start) = awaiting.start_of(uid) else { return Readiness::Ready };
         if let Some(why) = &start.given_up {
-            return given_up(why.clone());
+            return Readiness::given_up(why.clone());
         }
         if start.waits_for_others() {
             return Readiness::Waits(OTHERS_ARE_NOT_READY.to_owned());
@@ -309,10 +321,6 @@ impl Awaiting {
         }
         Some((gang, binding))
     }
-}
-
-fn given_up(why: String) -> Readiness {
-    Readiness::GivenUp { why, devices: BTreeSet::new() }
 }
 
 /// Whether a claim has devices that will not become ready. Nobody can use its allocation.

@@ -96,18 +96,17 @@ fn a_volume_that_pods_share_is_attached_once() {
 #[test]
 fn volumes_that_are_made_for_pods_count() {
     let mut world = world();
-    let class = json!({
-        "metadata": {"name": "c"}, "provisioner": DRIVER, "volumeBindingMode": "WaitForFirstConsumer",
-    });
-    world.mirror.storage_class(typed(&class));
     for name in ["w0", "w1", "w2"] {
-        claim(&mut world, name, json!({"spec": {"storageClassName": "c"}}));
+        world.volume_claim(name, DRIVER);
     }
     pod(&mut world, "a", &["w0", "w1"]);
     world.reconcile();
     pod(&mut world, "b", &["w2"]);
     world.reconcile();
-    assert_eq!(world.names_of_bound(), ["a"], "{:#?}", world.log);
+    let begun: Vec<&str> = world.unready.iter().map(|binding| binding.name.as_str()).collect();
+    assert_eq!(begun, ["a"], "{:#?}", world.log);
+    let why = world.why_waiting("b");
+    assert!(why.contains("not enough attachable volumes of disk.example.com free"), "{why}");
 }
 
 #[test]

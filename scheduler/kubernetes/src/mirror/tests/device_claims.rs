@@ -127,7 +127,7 @@ impl World {
     }
 
     /// A pod says that it is in a gang of so many.
-    fn join_gang(&mut self, pod: &str, gang: &str, size: usize) {
+    pub(super) fn join_gang(&mut self, pod: &str, gang: &str, size: usize) {
         let annotations = json!({"aliquot.dev/gang": gang, "aliquot.dev/gang-size": size.to_string()});
         self.pods.get_mut(pod).unwrap()["metadata"]["annotations"] = annotations;
         self.show(pod);

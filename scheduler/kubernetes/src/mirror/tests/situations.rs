@@ -200,6 +200,27 @@ fn a_queue_that_does_not_exist_is_named() {
 }
 
 #[test]
+fn a_gang_waits_for_its_queue_to_be_made() {
+    let mut world = World::new();
+    world.node("n", 2);
+    let in_queue = json!({"metadata": {"labels": {"aliquot.dev/queue": "later"}}});
+    for name in ["a", "b"] {
+        world.pod(name, 50, in_queue.clone());
+        world.join_gang(name, "g", 2);
+    }
+    let mut never_preempts = in_queue;
+    never_preempts["spec"] = json!({"preemptionPolicy": "Never"});
+    world.pod("c", 50, never_preempts);
+    world.reconcile();
+    for name in ["a", "b", "c"] {
+        assert!(world.why_waiting(name).contains("\"later\""), "{}", world.why_waiting(name));
+    }
+    world.mirror.queue("later", &QueueDefinition::default());
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b", "c"]);
+}
+
+#[test]
 fn queues_of_kai_count_unless_ours_has_the_same_name() {
     let mut world = World::new();
     let limited = |limit: f64, parent: Option<&str>| {
@@ -335,6 +356,37 @@ fn a_pod_that_changes_its_queue_waits_there() {
 }
 
 #[test]
+fn a_gang_that_changes_its_queue_waits_there() {
+    let mut world = World::new();
+    world.node("n", 2);
+    let gpu = QueueResource { limit: 0.0, ..QueueResource::default() };
+    let resources = QueueResources { gpu: Some(gpu), ..QueueResources::default() };
+    world.mirror.queue("closed", &QueueDefinition { resources, ..QueueDefinition::default() });
+    let closed = json!({"metadata": {"labels": {"aliquot.dev/queue": "closed"}}});
+    for name in ["a", "b"] {
+        world.pod(name, 50, closed.clone());
+        world.join_gang(name, "g", 2);
+    }
+    let mut never_preempts = closed;
+    never_preempts["spec"] = json!({"preemptionPolicy": "Never"});
+    world.pod("c", 50, never_preempts);
+    world.reconcile();
+    assert!(world.bound().is_empty());
+    // One pod after the other moves.
+    for name in ["c", "b", "a"] {
+        world.pods.get_mut(name).unwrap()["metadata"]["labels"] = json!({});
+        world.show(name);
+        world.reconcile();
+    }
+    assert_eq!(world.names_of_bound(), ["a", "b", "c"], "{}", world.why_waiting("a"));
+    // A gang with places keeps its queue.
+    world.pods.get_mut("a").unwrap()["metadata"]["labels"] = json!({"aliquot.dev/queue": "closed"});
+    world.show("a");
+    world.reconcile();
+    assert_eq!((world.names_of_bound(), world.log.len()), (vec!["a", "b", "c"], 3));
+}
+
+#[test]
 fn without_queues_every_priority_may_have_all_there_is() {
     let mut world = World::new();
     world.node("n", 1);
@@ -408,12 +460,18 @@ fn the_claim_of_an_ephemeral_volume_is_named_after_its_pod() {
     world.pod("a", 0, json!({"spec": {"volumes": [{"name": "scratch", "ephemeral": {}}]}}));
     world.reconcile();
     assert_eq!(world.why_waiting("a"), "there is no PersistentVolumeClaim \"a-scratch\"");
-    let claim = json!({
+    let mut claim = json!({
         "metadata": {"namespace": "default", "name": "a-scratch"},
         "spec": {"volumeName": "v"}, "status": {"phase": "Bound"},
     });
-    world.mirror.volume_claim(super::typed(&claim));
+    let owner = |uid: &str| json!([{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": uid, "controller": true}]);
     world.mirror.volume(super::typed(&json!({"metadata": {"name": "v"}, "spec": {}})));
+    claim["metadata"]["ownerReferences"] = owner("earlier");
+    world.mirror.volume_claim(super::typed(&claim));
+    world.reconcile();
+    assert!(world.why_waiting("a").contains("was not made for this pod"), "{}", world.why_waiting("a"));
+    claim["metadata"]["ownerReferences"] = owner(&world.uid("a"));
+    world.mirror.volume_claim(super::typed(&claim));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
