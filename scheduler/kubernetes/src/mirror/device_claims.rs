@@ -53,9 +53,6 @@ const USERS_MAX: usize = 256;
 /// Selections that no pod waits for are dropped when there are more than so many.
 const SELECTIONS_KEPT: usize = 64;
 
-/// When there are so many attributes, those by which no claim compares devices are dropped before one is added.
-const COMPARED_KEPT: usize = 64;
-
 /// A namespace and a name in it.
 type Name = (String, String);
 
@@ -86,7 +83,9 @@ pub(super) struct DeviceClaims {
     /// By the key of their criteria.
     selections: BTreeMap<String, Selection>,
     selections_made: u64,
-    /// The attributes by which claims compare devices.
+    /// The attributes that devices of our driver have had, with their domains.
+    published: BTreeSet<String>,
+    /// Those of them by which claims compare devices.
     compared: BTreeSet<String>,
     has_ours: bool,
     has_changed_classes: bool,
@@ -214,9 +213,7 @@ impl Mirror {
         if known.is_some_and(|known| known.uid == claim.uid && !claim.is_newer_than(known)) {
             return;
         }
-        let compared = claim.ask.iter().flat_map(Ask::compared);
-        let known = &self.device_claims.compared;
-        let news: Vec<String> = compared.filter(|attribute| !known.contains(*attribute)).map(str::to_owned).collect();
+        let compared: Vec<String> = claim.ask.iter().flat_map(Ask::compared).map(str::to_owned).collect();
         if claim.allocation.is_none() {
             self.device_claims.overdue.remove(&claim.uid);
         }
@@ -225,9 +222,7 @@ impl Mirror {
         self.device_claims.note_made(&name, true);
         self.made_changed(&name);
         self.device_claims.changed.insert(name);
-        if !news.is_empty() {
-            self.compare(news);
-        }
+        self.compare(compared);
     }
 
     /// A claim has come or gone. If it was made for extended resources, its pod is looked at again: the pod does not
@@ -238,16 +233,31 @@ impl Mirror {
         self.changed_pods.extend(owner.filter(|uid| self.pods.contains_key(uid)));
     }
 
-    /// Adds attributes of devices to the books, because claims compare devices by them.
+    /// Adds attributes of devices to the books, because claims compare devices by them. What no device has is left out:
+    /// whoever may make claims can name as many attributes as they like.
     fn compare(&mut self, attributes: Vec<String>) {
         let claims = &mut self.device_claims;
-        if claims.compared.len() >= COMPARED_KEPT {
-            let asks = claims.claims.values().filter_map(|claim| claim.ask.as_ref().ok());
-            claims.compared = asks.flat_map(Ask::compared).map(str::to_owned).collect();
+        let before = claims.compared.len();
+        claims.compared.extend(attributes.into_iter().filter(|attribute| claims.published.contains(attribute)));
+        if claims.compared.len() > before {
+            let has_ours = |node: &&String| self.device_claims.pools.on(node).next().is_some();
+            self.changed_nodes.extend(self.nodes.keys().filter(has_ours).cloned());
         }
-        claims.compared.extend(attributes);
-        let has_ours = |node: &&String| self.device_claims.pools.on(node).next().is_some();
-        self.changed_nodes.extend(self.nodes.keys().filter(has_ours).cloned());
+    }
+
+    /// Notes the attributes of our driver's devices in these pools.
+    fn note_published<'a>(&mut self, pools: impl Iterator<Item = &'a PoolKey>) {
+        let claims = &mut self.device_claims;
+        let devices = pools.filter(|(driver, _)| driver == DRIVER).filter_map(|key| claims.pools.get(key));
+        let names = devices.flat_map(|pool| pool.devices.values()).filter_map(|device| device.attributes.as_ref());
+        let of_domain = |name: &String| if name.contains('/') { name.clone() } else { format!("{DRIVER}/{name}") };
+        let before = claims.published.len();
+        claims.published.extend(names.flat_map(BTreeMap::keys).map(of_domain));
+        if claims.published.len() > before {
+            let asks = claims.claims.values().filter_map(|claim| claim.ask.as_ref().ok());
+            let compared = asks.flat_map(Ask::compared).map(str::to_owned).collect::<BTreeSet<String>>();
+            self.compare(compared.into_iter().collect());
+        }
     }
 
     pub(crate) fn resource_claim_gone(&mut self, namespace: &str, name: &str) {
@@ -347,6 +357,8 @@ impl Mirror {
         }
         let changed: Vec<Name> = claims.allocated_in(&news.keys().collect()).cloned().collect();
         claims.changed.extend(changed);
+        self.note_published(news.keys());
+        let claims = &mut self.device_claims;
         let has_ours = claims.pools.has_ours();
         if std::mem::replace(&mut claims.has_ours, has_ours) != has_ours {
             self.reading.has_claimed_devices = has_ours;

@@ -67,6 +67,27 @@ fn a_single_device_has_what_a_constraint_compares() {
     assert_eq!(world.allocated().into_keys().collect::<Vec<_>>(), ["n/gpu-1"]);
 }
 
+#[test]
+fn attributes_that_no_device_has_are_not_looked_for() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.reconcile();
+    let compare = |world: &mut World, name: &str, attribute: &str| {
+        world.claim(name, 10, None, json!({}));
+        let constraint = json!([{"matchAttribute": attribute}]);
+        world.change_claim(name, |claim| claim["spec"]["devices"]["constraints"] = constraint);
+        let told = world.mirror.reconcile();
+        told.iter().any(|of| matches!(of, aliquot_scheduler_engine::Observation::Node(_)))
+    };
+    assert!(!compare(&mut world, "other", "example.com/other"), "no node changes by this");
+    assert!(compare(&mut world, "product", "gpu.aliquot.dev/productName"), "devices have this one");
+    // It counts as soon as a device has it.
+    world.publish("n", 1, json!({"attributes": {"example.com/other": {"string": "x"}}}));
+    world.pod_with_claim("a", "other", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
 /// A device that NVLink connects with no other one has a clique that no other one has.
 #[test]
 fn cliques_are_distinct_where_there_is_no_nvlink() {
