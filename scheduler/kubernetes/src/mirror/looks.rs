@@ -78,12 +78,13 @@ impl Mirror {
         })
     }
 
-    /// The pods bound to a node that have a lower priority than this and hold parts of devices, by UID: the lowest
-    /// first, and of equals the newest.
+    /// The pods bound to a node that have a lower priority than this, hold parts of devices and may be evicted for
+    /// others, by UID: the lowest first, and of equals the newest.
     pub(crate) fn lower_on(&self, node: &str, priority: i32) -> Vec<String> {
         let there = self.on_node.get(node).into_iter().flatten().filter_map(|uid| self.pods.get_key_value(uid));
         let mut lower: Vec<_> = there
             .filter(|(_, pod)| pod.facts.priority < priority)
+            .filter(|(_, pod)| pod.claim.as_ref().is_some_and(|told| told.claim.preemptible))
             .filter(|(_, pod)| pod.instance.as_ref().is_some_and(|of| of.is_bound && !of.amounts.devices.is_empty()))
             .collect();
         lower.sort_by_key(|(_, pod)| (pod.facts.priority, std::cmp::Reverse(pod.facts.created_ms)));

@@ -258,6 +258,7 @@ fn victims_are_kept_where_they_help_and_others_are_added() {
     let mut cluster = Cluster::start();
     cluster.node("n", 2);
     cluster.node("m", 1);
+    cluster.node("o", 1);
     let scheduler = cluster.scheduler();
     wait_until_it_answers(&cluster, &scheduler);
     let kube = KubeScheduler::new(&cluster, scheduler.extender_address);
@@ -265,6 +266,12 @@ fn victims_are_kept_where_they_help_and_others_are_added() {
         kube_pod(&cluster, name, percent);
         assert_eq!(kube.bind(name, node), Ok(()));
     }
+    // This one is not to be evicted for others.
+    let stays = json!({
+        "metadata": {"labels": {"aliquot.dev/preemptible": "false"}}, "spec": {"schedulerName": "default-scheduler"},
+    });
+    cluster.pod("stays", 60, stays);
+    assert_eq!(kube.bind("stays", "o"), Ok(()));
     let important = json!({"spec": {"schedulerName": "default-scheduler", "priority": 50}});
     cluster.pod("new", 60, important);
     let uid = |name: &str| cluster.get(name)["metadata"]["uid"].clone();
@@ -273,6 +280,7 @@ fn victims_are_kept_where_they_help_and_others_are_added() {
         "NodeNameToMetaVictims": {
             "n": {"Pods": [], "NumPDBViolations": 0},
             "m": {"Pods": [{"UID": uid("c")}], "NumPDBViolations": 1},
+            "o": {"Pods": [], "NumPDBViolations": 0},
             "unknown": {"Pods": [], "NumPDBViolations": 0},
         },
     });
@@ -283,7 +291,7 @@ fn victims_are_kept_where_they_help_and_others_are_added() {
         let is_one = of_n.len() == 1 && [uid("a"), uid("b")].contains(&of_n[0]["UID"]);
         let is_kept = victims["m"] == json!({"Pods": [{"UID": uid("c")}], "NumPDBViolations": 1});
         assert!(victims.get("unknown").is_none(), "{victims}");
-        is_one && is_kept
+        is_one && is_kept && victims.get("o").is_none()
     });
     // As pods in place of their UIDs; and who is not more important evicts nobody.
     kube_pod(&cluster, "equal", 60);
