@@ -63,7 +63,7 @@ fn table(queues: &[Queue], is_wide: bool, look: Look) -> String {
             format!("{}{}", "  ".repeat(usize::try_from(queue.depth).unwrap_or(0)), queue.name),
             devices(queue.quota_gpu_millis, "all"),
             devices(queue.limit_gpu_millis, "-"),
-            thousandths_human(queue.fair_share_gpu_millis),
+            devices(queue.fair_share_gpu_millis, "-"),
             thousandths_human(queue.held_gpu_millis),
             thousandths_human(queue.pending_gpu_millis),
             queue.running.to_string(),
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn queues_are_shown_as_a_tree() {
-        let parent = Queue { name: "all".into(), fair_share_gpu_millis: 8000, ..Queue::default() };
+        let parent = Queue { name: "all".into(), fair_share_gpu_millis: Some(8000), ..Queue::default() };
         let child = Queue {
             name: "vision".into(),
             depth: 1,

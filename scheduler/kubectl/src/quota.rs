@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::cluster::{Cluster, is_forbidden};
 
@@ -165,40 +165,54 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     ["containers", "initContainers"].into_iter().flat_map(|list| pod["spec"][list].as_array().into_iter().flatten())
 }
 
-fn for_each_container(pod: &mut Value, change: impl Fn(&mut Value)) {
+/// Changes the resources of all containers. What is no object in a manifest is left for the scheduler to refuse.
+fn for_each_container(pod: &mut Value, change: impl Fn(&mut Map<String, Value>)) {
     for list in ["containers", "initContainers"] {
-        pod["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().for_each(&change);
+        let containers = pod.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
+            let resources = container.entry("resources").or_insert(Value::Null);
+            if resources.is_null() {
+                *resources = json!({});
+            }
+            resources.as_object_mut().into_iter().for_each(&change);
+        }
     }
 }
 
-fn set(resources: &mut Value, kind: &str, name: &str, amount: &Value) {
-    if resources[kind][name].is_null() {
-        resources[kind][name] = amount.clone();
+fn set(resources: &mut Map<String, Value>, kind: &str, name: &str, amount: &Value) {
+    let amounts = resources.entry(kind).or_insert(Value::Null);
+    if amounts.is_null() {
+        *amounts = json!({});
+    }
+    if let Some(known) = amounts.as_object_mut().map(|amounts| amounts.entry(name).or_insert(Value::Null))
+        && known.is_null()
+    {
+        *known = amount.clone();
     }
 }
 
 /// What a container limits it also requests. A manifest can say amounts as numbers; they become text, as the API server
 /// stores them.
 fn fill_requests(pod: &mut Value) {
-    for_each_container(pod, |container| {
+    for_each_container(pod, |resources| {
         for kind in ["limits", "requests"] {
-            let amounts = container["resources"].get_mut(kind).and_then(Value::as_object_mut).into_iter().flatten();
+            let amounts = resources.get_mut(kind).and_then(Value::as_object_mut).into_iter().flatten();
             amounts
                 .filter(|(_, amount)| amount.is_number())
                 .for_each(|(_, amount)| *amount = amount.to_string().into());
         }
-        let limits = container["resources"]["limits"].clone();
-        for (name, amount) in limits.as_object().into_iter().flatten() {
-            set(&mut container["resources"], "requests", name, amount);
+        let limits = resources.get("limits").and_then(Value::as_object).cloned().unwrap_or_default();
+        for (name, amount) in &limits {
+            set(resources, "requests", name, amount);
         }
     });
 }
 
 fn fill(pod: &mut Value, item: &LimitRangeItem) {
-    for_each_container(pod, |container| {
+    for_each_container(pod, |resources| {
         for (kind, amounts) in [("limits", &item.default), ("requests", &item.default_request)] {
             for (name, amount) in amounts.iter().flatten() {
-                set(&mut container["resources"], kind, name, &json!(amount.0));
+                set(resources, kind, name, &json!(amount.0));
             }
         }
     });
@@ -449,6 +463,22 @@ mod tests {
         let given = range(json!({"type": "Container", "default": {"cpu": "1"}}));
         for ranges in [[most.clone(), given.clone()], [given, most]] {
             assert_eq!(verdict(&ranges, &[], &mut pod(json!({})), 1).refused, [""; 0]);
+        }
+    }
+
+    #[test]
+    fn a_manifest_that_is_none_is_left_to_the_scheduler() {
+        let given = range(json!({"type": "Container", "default": {"cpu": "1"}}));
+        let containers = |container: Value| json!({"spec": {"containers": [container]}});
+        let odd = [
+            json!("text"),
+            json!({"spec": "text"}),
+            containers(json!(3)),
+            containers(json!({"resources": "text"})),
+            containers(json!({"resources": {"limits": "text", "requests": [1]}})),
+        ];
+        for mut pod in odd {
+            verdict(std::slice::from_ref(&given), &[], &mut pod, 1);
         }
     }
 

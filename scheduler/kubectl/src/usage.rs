@@ -44,7 +44,9 @@ impl Usage {
         let is_it = |key: &PartKey| {
             let of = &key.container;
             let is_container = container.is_empty() || of.container == container;
-            of.namespace == namespace && of.pod == pod && is_container && key.device == device
+            // A device of a claim is called as in the resource slices if these cannot be read: its UUID in small letters.
+            let is_device = key.device.eq_ignore_ascii_case(device);
+            of.namespace == namespace && of.pod == pod && is_container && is_device
         };
         let parts = self.used.iter().filter(|(key, _)| is_it(key));
         // Containers that share a slice report the same usage, so each slice counts once.

@@ -126,6 +126,8 @@ fn pod_of(manifest: &Value) -> Result<(Value, u32), Failure> {
     }
     let spec = if kind == "CronJob" { &manifest["spec"]["jobTemplate"]["spec"] } else { &manifest["spec"] };
     let count = ["replicas", "parallelism"].into_iter().find_map(|field| spec[field].as_u64());
+    // A Job makes no more pods than are to succeed.
+    let count = count.map(|count| spec["completions"].as_u64().map_or(count, |completions| count.min(completions)));
     let mut pod = template.clone();
     if pod["metadata"]["namespace"].is_null() && !manifest["metadata"]["namespace"].is_null() {
         pod["metadata"]["namespace"] = manifest["metadata"]["namespace"].clone();
@@ -204,6 +206,9 @@ mod tests {
         });
         let (pod, count) = pod_of(&job).unwrap();
         assert_eq!((count, &pod["metadata"]["namespace"]), (3, &json!("team")));
+        let mut few = job;
+        few["spec"]["completions"] = 2.into();
+        assert_eq!(pod_of(&few).unwrap().1, 2);
         let cron = json!({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": template}}}});
         assert_eq!(pod_of(&cron).unwrap().1, 1);
         let error = pod_of(&json!({"kind": "Service", "spec": {}})).unwrap_err();
