@@ -55,8 +55,9 @@ pub struct Queue {
     pub quota_gpu_millis: Option<u64>,
     /// The amount that is never exceeded, in thousandths of a GPU; `None`: no limit.
     pub limit_gpu_millis: Option<u64>,
-    /// The fair share at this time, in thousandths of a GPU.
-    pub fair_share_gpu_millis: u64,
+    /// The fair share at this time, in thousandths of a GPU; `None`: nothing is shared out by queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fair_share_gpu_millis: Option<u64>,
     /// The amount that its pods hold, in thousandths of a GPU.
     pub held_gpu_millis: u64,
     /// The amount that its pending pods ask for, in thousandths of a GPU.

@@ -175,6 +175,8 @@ struct KnownNode {
     last: Generation,
     unsettled: BTreeSet<Generation>,
     told: Option<NodeSpec>,
+    /// Why none of its devices is given out now.
+    withheld: Option<String>,
     /// The engine is to hear what runs there although the node itself has not changed.
     is_to_report: bool,
 }

@@ -85,7 +85,7 @@ fn status(queue: Option<&QueueUse>, said: &QueueSaid, fault: Option<Fault>, now:
         observed_generation: said.generation,
         gpu: queue
             .map(|queue| QueueShare {
-                fair_share: gpus(queue.fair_share_gpu_millis),
+                fair_share: gpus(queue.fair_share_gpu_millis.unwrap_or(0)),
                 held: gpus(queue.held_gpu_millis),
                 pending: gpus(queue.pending_gpu_millis),
             })

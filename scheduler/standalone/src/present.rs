@@ -243,7 +243,7 @@ pub(crate) fn queues(view: &View) -> Vec<wire::Queue> {
         let spec = view.cluster().queue_named(&queue.name).and_then(|id| view.cluster().queue(id));
         wire::Queue {
             held_gpu_millis: queue.held_gpu_millis,
-            fair_share_gpu_millis: queue.fair_share_gpu_millis,
+            fair_share_gpu_millis: queue.fair_share_gpu_millis.unwrap_or(0),
             pending_gpu_millis: queue.pending_gpu_millis,
             running: queue.running,
             pending: queue.waiting,

@@ -155,15 +155,11 @@ fn queues(registry: &mut Registry, queues: &[QueueUse]) {
     let registry = registry.sub_registry_with_prefix("queue");
     registry.register("quota_gpus", "GPUs that a queue is guaranteed", gpus(|queue| queue.quota_gpu_millis));
     registry.register("limit_gpus", "GPUs that a queue may have at most", gpus(|queue| queue.limit_gpu_millis));
-    registry.register(
-        "fair_share_gpus",
-        "GPUs that a queue may have now",
-        gpus(|queue| Some(queue.fair_share_gpu_millis)),
-    );
+    registry.register("fair_share_gpus", "GPUs that a queue may have now", gpus(|queue| queue.fair_share_gpu_millis));
     registry.register("held_gpus", "GPUs that a queue has", gpus(|queue| Some(queue.held_gpu_millis)));
     registry.register("pending_gpus", "GPUs that a queue waits for", gpus(|queue| Some(queue.pending_gpu_millis)));
     registry.register("running_tasks", "Members of tasks that run", count(|queue| queue.running));
-    registry.register("pending_tasks", "Members of tasks that wait", count(|queue| queue.waiting));
+    registry.register("pending_tasks", "Tasks that wait; a gang counts once", count(|queue| queue.waiting));
 }
 
 fn nodes(registry: &mut Registry, view: &View, state: impl Fn(&NodeView) -> NodeState) {

@@ -74,7 +74,7 @@ impl Eviction {
             Action::Reclaim => format!("for {by:?}, whose queue took back its fair share"),
             Action::Preempt => format!("for {by:?}, which has a higher priority"),
             Action::Relieve => "because its node ran more than it has".to_owned(),
-            Action::StaleGang => "because its pod group had lost members".to_owned(),
+            Action::StaleGang => "because its pod group had too few members".to_owned(),
             Action::Allocate => format!("for {by:?}"),
         }
     }

@@ -229,7 +229,11 @@ impl Reason {
     /// waits for a quota, for members, or for claims that are already leaving.
     #[must_use]
     pub fn calls_for_nodes(&self) -> bool {
-        !matches!(self, Self::NoSuchLevel { .. })
-            && matches!(self.tier(), Tier::FairShare | Tier::Topology | Tier::Device)
+        match self {
+            Self::NoSuchLevel { .. } => false,
+            // Where the present nodes could hold some of the members, more such nodes could hold the others.
+            Self::TooLarge { fitting, .. } => *fitting > 0,
+            _ => matches!(self.tier(), Tier::FairShare | Tier::Topology | Tier::Device),
+        }
     }
 }

@@ -21,14 +21,14 @@ pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting
     }
     let mut largest: u32 = 0;
     for (_, node) in &open {
-        largest = largest.saturating_add(room(&node.emptied(), request));
+        largest = largest.saturating_add(room(&node.at_best(), request));
         if largest >= alike {
             break;
         }
     }
     if largest < alike {
         let empty: Vec<Node> = match largest {
-            0 => open.iter().map(|(_, node)| node.emptied()).collect(),
+            0 => open.iter().map(|(_, node)| node.at_best()).collect(),
             _ => Vec::new(),
         };
         let (nodes, nearest) = shortages(empty.iter(), request, None);

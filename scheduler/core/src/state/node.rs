@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::state::node_parts::NodeParts;
 use crate::vocabulary::claim::{Allocation, ClaimId};
-use crate::vocabulary::known_node::KnownNode;
+use crate::vocabulary::known_node::{DeviceKind, KnownDevice, KnownNode};
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::{Health, NodeSpec};
@@ -80,6 +80,18 @@ impl Node {
     #[must_use]
     pub fn emptied(&self) -> Self {
         Self::empty(self.spec.clone(), self.one_model, self.one_numa_node)
+    }
+
+    /// The node as it would be without claims, and with all of its devices healthy.
+    pub(crate) fn at_best(&self) -> Self {
+        if self.spec.devices.iter().all(|device| device.health == Health::Healthy) {
+            return self.emptied();
+        }
+        let healthy = |device: &KnownDevice| KnownDevice {
+            uuid: device.uuid.clone(),
+            kind: Arc::new(DeviceKind { health: Health::Healthy, ..(*device.kind).clone() }),
+        };
+        Self::new(KnownNode { devices: self.spec.devices.iter().map(healthy).collect(), ..(*self.spec).clone() })
     }
 
     /// What the node has and is, without regard to the claims on it.

@@ -366,6 +366,7 @@ fn a_gang_that_the_whole_cluster_could_not_hold_is_too_large() {
     setting.cycle();
     let (reason, _) = setting.reason(members[0]);
     assert!(matches!(reason, Reason::TooLarge { wanted: 5, fitting: 4, .. }), "{reason:?}");
+    assert!(reason.calls_for_nodes(), "a third node would hold the fifth member");
 }
 
 #[test]

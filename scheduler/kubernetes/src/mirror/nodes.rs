@@ -63,6 +63,7 @@ impl Mirror {
                     last: Generation { term: self.term, number: 0 },
                     unsettled: BTreeSet::new(),
                     told: None,
+                    withheld: None,
                     is_to_report: true,
                 };
                 self.nodes.insert(name.clone(), known);
@@ -214,6 +215,7 @@ impl Mirror {
             Some(Ok(inventory)) => self.is_read_alike(inventory),
             _ => true,
         };
+        let withheld = why_withheld(&node.facts.inventory, held.user_of_devices.as_deref(), is_read_alike);
         let may_give_out = held.user_of_devices.is_none() && is_read_alike;
         let is_counted = |resource: &str| !self.reading.is_of_devices(resource);
         let claimed = self.claimed_devices(name);
@@ -232,9 +234,13 @@ impl Mirror {
             }
             Err(error) => return warn!(node = name, error, "the node object cannot be read"),
         };
-        if node.told.as_ref() != Some(&spec) {
-            say_what_is_not_given_out(name, &node.facts.inventory, held.user_of_devices.as_deref(), is_read_alike);
-        } else if !node.is_to_report {
+        if let Some(why) = withheld.as_ref().filter(|_| node.withheld != withheld) {
+            warn!(node = name, why, "none of the node's devices is given out");
+        }
+        let is_known = node.told.as_ref() == Some(&spec) && !node.is_to_report;
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.withheld = withheld;
+        if is_known {
             return;
         }
         let handled = match node.unsettled.first() {
@@ -264,19 +270,16 @@ impl Mirror {
     }
 }
 
-fn say_what_is_not_given_out(
-    node: &str,
+fn why_withheld(
     inventory: &Option<Result<Inventory, String>>,
     uses_devices: Option<&str>,
     is_read_alike: bool,
-) {
+) -> Option<String> {
     if let Some(Err(error)) = inventory {
-        warn!(node, error, "the node's inventory cannot be read: none of its devices is allocated");
+        return Some(format!("its inventory cannot be read: {error}"));
     }
     if let Some(pod) = uses_devices {
-        warn!(node, pod, "the pod uses devices and another scheduler has bound it: none of the node's is given out");
+        return Some(format!("pod {pod}, which another scheduler has bound, uses devices there"));
     }
-    if !is_read_alike {
-        warn!(node, "the node reads requests otherwise than most nodes do: none of its devices is given out");
-    }
+    (!is_read_alike).then(|| "it reads requests otherwise than most nodes do".to_owned())
 }

@@ -30,7 +30,8 @@ pub(crate) type DevicesSaid = BTreeMap<String, DeviceSaid>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IllDevice {
     pub(crate) node: String,
-    pub(crate) uuid: String,
+    /// `None`: all devices of the node.
+    pub(crate) uuid: Option<String>,
     pub(crate) problem: String,
 }
 
@@ -89,7 +90,7 @@ impl Mirror {
         }
     }
 
-    /// The devices that get nothing new, as their inventories or managers say.
+    /// The devices that get nothing new, as their inventories or managers say, and the nodes of which no device does.
     pub(crate) fn ill_devices(&self) -> Vec<IllDevice> {
         let mut ill: BTreeMap<(&str, &str), &str> = BTreeMap::new();
         for (name, node) in &self.nodes {
@@ -99,11 +100,13 @@ impl Mirror {
             let said = self.said.get(name).into_iter().flatten();
             ill.extend(said.filter_map(|(uuid, of)| Some(((name.as_str(), uuid.as_str()), of.problem.as_deref()?))));
         }
-        let device = |((node, uuid), problem): ((&str, &str), &str)| IllDevice {
+        let ill_device = |node: &str, uuid: Option<&str>, problem: &str| IllDevice {
             node: node.to_owned(),
-            uuid: uuid.to_owned(),
+            uuid: uuid.map(str::to_owned),
             problem: problem.to_owned(),
         };
-        ill.into_iter().map(device).collect()
+        let withheld = self.nodes.iter().filter_map(|(name, node)| Some((name, node.withheld.as_ref()?)));
+        let whole = withheld.map(|(node, problem)| ill_device(node, None, problem));
+        whole.chain(ill.into_iter().map(|((node, uuid), problem)| ill_device(node, Some(uuid), problem))).collect()
     }
 }

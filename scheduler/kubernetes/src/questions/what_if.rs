@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_api_server::questions::{DeviceAsk, MakingWay, Part, Placement, Reason, WhatIf, WhatIfAnswer};
-use aliquot_scheduler_core::explain::{Explanation, Tier};
+use aliquot_scheduler_core::explain::{Change, Explanation, Tier};
 use aliquot_scheduler_core::{
     Action, Allocation, Bytes, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, DeviceMemory, DeviceRequest, Event,
     GroupId, Outcome, PlannedStep, PriorityClass, Step,
@@ -149,7 +149,10 @@ impl Trial {
             pod: None,
             changes: explanation
                 .iter()
-                .flat_map(|explanation| changes_worth_saying(explanation).map(ToString::to_string))
+                .flat_map(|explanation| changes_worth_saying(explanation))
+                // The imagined pods end only in the imagination.
+                .filter(|change| !matches!(change, Change::WaitFor { claim, .. } if self.ours.contains(claim)))
+                .map(ToString::to_string)
                 .collect(),
         };
         Ok((answer, explanation))

@@ -192,11 +192,14 @@ fn about_ill_devices(ill: &[IllDevice]) -> Option<String> {
     let first = ill.first()?;
     let others = match ill.len() {
         1 => String::new(),
-        2 => "; nor does another device".to_owned(),
-        all => format!("; nor do {} other devices", all - 1),
+        2 => "; the same goes for another device or node".to_owned(),
+        all => format!("; the same goes for {} other devices or nodes", all - 1),
     };
     let IllDevice { node, uuid, problem } = first;
-    Some(format!("device {uuid} of node {node} gets nothing new: {problem}{others}"))
+    Some(match uuid {
+        Some(uuid) => format!("device {uuid} of node {node} gets nothing new: {problem}{others}"),
+        None => format!("no device of node {node} is given out: {problem}{others}"),
+    })
 }
 
 /// What is said of parts whose room is kept though no pod uses them.

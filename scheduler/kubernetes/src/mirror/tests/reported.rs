@@ -25,7 +25,7 @@ fn a_device_that_its_manager_calls_ill_gets_nothing_new() {
     world.reconcile();
     assert_eq!(world.names_of_bound(), [""; 0]);
     let [found] = world.mirror.ill_devices().try_into().unwrap();
-    assert_eq!((found.node.as_str(), found.uuid.as_str(), found.problem.as_str()), ("n", "n-0", "XID 79"));
+    assert_eq!((found.node.as_str(), found.uuid.as_deref(), found.problem.as_str()), ("n", Some("n-0"), "XID 79"));
     world.mirror.manager_says("n", said("n-0", DeviceSaid::default()));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
@@ -127,4 +127,22 @@ fn each_choice_of_a_list_is_kept_as_strictly() {
         .manager_says("n", said("GPU-n", DeviceSaid { enforcement: Enforcement::Shares, ..DeviceSaid::default() }));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn the_pod_that_keeps_devices_of_a_node_back_is_named() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("foreign", 10, json!({"spec": {"schedulerName": "other", "nodeName": "n"}}));
+    world.pod("a", 50, json!({}));
+    world.reconcile();
+    let [found] = world.mirror.ill_devices().try_into().unwrap();
+    assert_eq!((found.node.as_str(), &found.uuid), ("n", &None));
+    assert!(found.problem.contains("pod default/foreign"), "{}", found.problem);
+    let why = world.why_waiting("a");
+    assert!(why.contains("no node has room") && !why.contains("large enough"), "{why}");
+    world.delete("foreign");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    assert!(world.mirror.ill_devices().is_empty());
 }
