@@ -61,10 +61,16 @@ impl Audit {
         Audit { settings, events, findings: Mutex::default(), stopped: AtomicU64::new(0) }
     }
 
-    /// The policy for processes that get past their slice, unless the slice has its own.
+    /// The policy for processes that get past their slice, unless the slice has a stricter one.
     #[must_use]
     pub(crate) fn policy(&self) -> AuditPolicy {
         self.settings.policy
+    }
+
+    /// The policy for processes that get past a slice that has `own`. A tenant's claim may give it, so the stricter of
+    /// both counts.
+    fn policy_with(&self, own: Option<AuditPolicy>) -> AuditPolicy {
+        own.map_or(self.policy(), |own| own.max(self.policy()))
     }
 
     /// Current findings and recently stopped processes, the oldest first.
@@ -204,7 +210,7 @@ impl Auditor {
             let text = format!("{}: {}", finding.kind.in_words(), finding.command);
             self.audit.events.record(event(Event::of(EventKind::AuditFinding, text), &finding));
         }
-        let policy = slice.and_then(|slice| slice.audit_policy).unwrap_or(self.audit.policy());
+        let policy = self.audit.policy_with(slice.and_then(|slice| slice.audit_policy));
         if policy != AuditPolicy::Stop || !may_be_stopped {
             return Some(finding);
         }
@@ -344,5 +350,26 @@ fn report(finding: &Finding) {
     match slice {
         Some(slice) => warn!(kind, slice, %device, pid, command, memory, "a process gets past its slice"),
         None => info!(kind, %device, pid, command, memory, "a process of no slice uses a device"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_can_only_be_stricter_than_its_node() {
+        let (report, stop) = (AuditPolicy::Report, AuditPolicy::Stop);
+        for (node, own, expected) in [
+            (stop, Some(report), stop),
+            (stop, None, stop),
+            (report, Some(stop), stop),
+            (report, Some(report), report),
+            (report, None, report),
+        ] {
+            let settings = AuditSettings { policy: node, ..AuditSettings::default() };
+            let audit = Audit::new(settings, Arc::default());
+            assert_eq!(audit.policy_with(own), expected, "the node has {node:?}, its slice {own:?}");
+        }
     }
 }

@@ -109,7 +109,7 @@ pub(crate) struct LiveSlice {
     /// The process with whose end the slice is removed.
     pub owner: Option<Owner>,
     users: RwLock<BTreeSet<u32>>,
-    /// The policy for processes that get past the slice; `None` stands for the node's policy.
+    /// The policy for processes that get past the slice, if it is stricter than the node's policy.
     pub audit_policy: Option<AuditPolicy>,
     /// The slice's region, mapped.
     pub region: Region,

@@ -67,7 +67,7 @@ pub(crate) struct Slice {
     /// Missing in checkpoints from before QoS classes existed.
     #[serde(default, rename = "priority_class")]
     pub qos_class: QosClass,
-    /// The policy for processes that get past the slice; `None` stands for the node's policy.
+    /// The policy for processes that get past the slice, if it is stricter than the node's policy.
     #[serde(default)]
     pub audit_policy: Option<AuditPolicy>,
     /// Additional names and variables by which containers get the slice.
@@ -119,7 +119,7 @@ pub(crate) struct CreateRequest {
     pub host_memory_limit_bytes: u64,
     /// `None` stands for the node's default.
     pub qos_class: Option<QosClass>,
-    /// The policy for processes that get past the slice; `None` stands for the node's policy.
+    /// The policy for processes that get past the slice, if it is stricter than the node's policy.
     pub audit_policy: Option<AuditPolicy>,
     /// Additional names and variables by which containers get the slice.
     pub published: Published,

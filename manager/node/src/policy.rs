@@ -58,8 +58,8 @@ impl FromStr for QosClass {
     }
 }
 
-/// What is done about processes that get past their slice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What is done about processes that get past their slice. The stricter policy is the greater one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuditPolicy {
     /// The processes are reported.

@@ -19,7 +19,7 @@ pub struct SliceRequest {
     pub qos_class: Option<QosClass>,
     /// Maximum page-locked host memory; 0 means no limit.
     pub host_memory_limit_bytes: u64,
-    /// What is done about processes that get past the slice; `None` stands for the node's policy.
+    /// What is done about processes that get past the slice, if it is stricter than the node's policy.
     pub audit_policy: Option<AuditPolicy>,
     /// For people to read; at most 1024 bytes.
     pub description: String,

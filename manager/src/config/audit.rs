@@ -9,7 +9,7 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditSettings {
-    /// The policy for processes that get past their slice, unless the slice has its own.
+    /// The policy for processes that get past their slice, unless the slice has a stricter one.
     pub policy: AuditPolicy,
     /// Device memory that a process may use beyond its ledger without being suspected: for contexts, for modules, and
     /// for the driver itself.

@@ -33,8 +33,8 @@ pub enum PriorityClass {
     Batch,
 }
 
-/// What happens to processes that bypass the slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// What happens to processes that bypass the slice. The stricter policy is the greater one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuditPolicy {
     /// They are reported, and go on running.
@@ -135,16 +135,24 @@ impl SliceConfig {
         })
     }
 
-    /// The combined parameters. If both give a value, that of `later` counts.
+    /// The combined parameters. If both give a value, that of `later` counts. But where the value protects others, the
+    /// stricter one counts, so that a tenant's claim cannot undo what the administrator's class says: `stop` before
+    /// `report`, and the smaller of two limits of host memory.
     #[must_use]
     pub fn overridden_by(self, later: SliceConfig) -> SliceConfig {
         SliceConfig {
             core_limit_percent: later.core_limit_percent.or(self.core_limit_percent),
             priority_class: later.priority_class.or(self.priority_class),
-            audit_policy: later.audit_policy.or(self.audit_policy),
-            host_memory_limit_bytes: later.host_memory_limit_bytes.or(self.host_memory_limit_bytes),
+            audit_policy: self.audit_policy.max(later.audit_policy),
+            host_memory_limit_bytes: smaller_limit(self.host_memory_limit_bytes, later.host_memory_limit_bytes),
         }
     }
+}
+
+/// The smaller of two limits, of which 0 stands for no limit.
+fn smaller_limit(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    let limits = [one, other].into_iter().flatten();
+    limits.clone().filter(|bytes| *bytes > 0).min().or(limits.min())
 }
 
 #[cfg(test)]
@@ -221,5 +229,28 @@ mod tests {
             host_memory_limit_bytes: Some(1),
         };
         assert_eq!(class.overridden_by(claim), expected);
+    }
+
+    #[test]
+    fn what_protects_others_is_never_loosened() {
+        let audit = |policy| SliceConfig { audit_policy: policy, ..SliceConfig::default() };
+        let (report, stop) = (Some(AuditPolicy::Report), Some(AuditPolicy::Stop));
+        for (one, other, expected) in
+            [(stop, report, stop), (report, stop, stop), (report, None, report), (None, stop, stop), (None, None, None)]
+        {
+            assert_eq!(audit(one).overridden_by(audit(other)), audit(expected), "{one:?}, {other:?}");
+        }
+        let limit = |bytes| SliceConfig { host_memory_limit_bytes: bytes, ..SliceConfig::default() };
+        for (one, other, expected) in [
+            (Some(4), Some(8), Some(4)),
+            (Some(8), Some(4), Some(4)),
+            (Some(4), Some(0), Some(4)),
+            (Some(0), Some(4), Some(4)),
+            (Some(0), None, Some(0)),
+            (None, Some(4), Some(4)),
+            (None, None, None),
+        ] {
+            assert_eq!(limit(one).overridden_by(limit(other)), limit(expected), "{one:?}, {other:?}");
+        }
     }
 }

@@ -308,7 +308,8 @@ fn audit_policy(said: SaidAuditPolicy) -> AuditPolicy {
     }
 }
 
-/// The parameters for a request: first those of its class, then those of the claim, each in its order.
+/// The parameters for a request: first those of its class, then those of the claim, each in its order. A tenant writes
+/// the claim, so it cannot loosen what the class says to protect others.
 fn config_of(request: &str, configs: &[DeviceAllocationConfiguration]) -> Result<SliceConfig, AllocationError> {
     let applies = |config: &&DeviceAllocationConfiguration| {
         let requests = config.requests.as_deref().unwrap_or_default();

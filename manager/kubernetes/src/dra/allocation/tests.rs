@@ -208,6 +208,16 @@ fn what_the_claim_says_overrides_what_its_class_says() {
 }
 
 #[test]
+fn a_claim_cannot_loosen_what_its_class_says() {
+    let configs = json!([
+        config("FromClaim", &["gpu"], json!({"auditPolicy": "report", "hostMemoryLimit": "0"})),
+        config("FromClass", &["gpu"], json!({"auditPolicy": "stop", "hostMemoryLimit": "4Gi"})),
+    ]);
+    let slice = resolved(json!([result("gpu", "gpu-a", "30", "8Gi")]), configs).unwrap().slice;
+    assert_eq!((slice.audit_policy, slice.host_memory_limit_bytes), (Some(AuditPolicy::Stop), 4 * GIB));
+}
+
+#[test]
 fn a_slice_has_one_priority_class() {
     let results = json!([result("a", "gpu-a", "30", "8Gi"), result("b", "gpu-b", "50", "16Gi")]);
     let of = |request: &str, class: &str| config("FromClaim", &[request], json!({"priorityClass": class}));
