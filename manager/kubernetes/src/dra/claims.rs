@@ -149,7 +149,9 @@ impl Claims {
         let ClaimName { namespace, name, uid } = claim;
         if let Err(error) = &outcome {
             warn!(namespace, name, uid, %error, "cannot prepare a claim");
-            self.events.warn(reference(claim), "PrepareFailed", &error.to_string()).await;
+            let (events, about, text) = (self.events.clone(), reference(claim), error.to_string());
+            // Kubelet does not wait for the event.
+            tokio::spawn(async move { events.warn(about, "PrepareFailed", &text).await });
         } else {
             let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
             info!(namespace, name, uid, took_us, "prepared a claim");

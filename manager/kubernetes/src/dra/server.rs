@@ -98,15 +98,20 @@ impl DraPlugin for Driver {
         &self,
         request: Request<NodeUnprepareResourcesRequest>,
     ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
-        let mut claims = HashMap::new();
+        let mut tasks = JoinSet::new();
         for Claim { namespace, name, uid } in request.into_inner().claims {
-            let outcome = self.claims.unprepare(&uid).await;
-            if let Err(error) = &outcome {
-                warn!(namespace, name, uid, %error, "cannot give up a claim");
-            }
-            let error = outcome.err().map(|error| error.to_string()).unwrap_or_default();
-            claims.insert(uid, NodeUnprepareResourceResponse { error });
+            let claims = Arc::clone(&self.claims);
+            tasks.spawn(async move {
+                let outcome = claims.unprepare(&uid).await;
+                if let Err(error) = &outcome {
+                    warn!(namespace, name, uid, %error, "cannot give up a claim");
+                }
+                let error = outcome.err().map(|error| error.to_string()).unwrap_or_default();
+                (uid, NodeUnprepareResourceResponse { error })
+            });
         }
+        // A panic in one of them has ended the process.
+        let claims: HashMap<String, NodeUnprepareResourceResponse> = tasks.join_all().await.into_iter().collect();
         Ok(Response::new(NodeUnprepareResourcesResponse { claims }))
     }
 }

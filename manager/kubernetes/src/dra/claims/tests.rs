@@ -7,6 +7,8 @@ use std::convert::Infallible;
 use std::path::Path;
 
 use aliquot_node::{Consumer, Part, SliceRequest};
+use aliquot_proto::kubelet::dra;
+use aliquot_proto::kubelet::dra::dra_plugin_server::DraPlugin;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tonic::codegen::http::{Request, Response};
@@ -14,6 +16,7 @@ use tonic::codegen::http::{Request, Response};
 use super::*;
 use crate::device_plugin::test_node::{GIB, TestNode, device};
 use crate::dra::names::DRIVER;
+use crate::dra::server::Driver;
 use crate::dra::stale;
 
 const UID: &str = "3f0c1d2e-0000-4000-8000-000000000001";
@@ -26,10 +29,18 @@ struct ApiServer {
     pod: Option<Value>,
     /// How many times it answers that it is too busy.
     busy: u32,
+    /// It answers no request about events.
+    is_silent_about_events: bool,
     calls: Vec<String>,
 }
 
+const EVENT: &str = "POST /api/v1/namespaces/team/events";
+
 impl ApiServer {
+    fn was_told_an_event(&self) -> bool {
+        self.calls.iter().any(|call| call == EVENT)
+    }
+
     fn answer(&mut self, method: &str, path: &str) -> Response<Body> {
         self.calls.push(format!("{method} {path}"));
         if let Some(left) = self.busy.checked_sub(1) {
@@ -56,8 +67,18 @@ fn response(code: u16, body: &Value) -> Response<Body> {
 fn client(server: &Arc<Mutex<ApiServer>>) -> kube::Client {
     let server = Arc::clone(server);
     let service = tower::service_fn(move |request: Request<Body>| {
-        let answer = server.lock().answer(request.method().as_str(), request.uri().path());
-        async move { Ok::<_, Infallible>(answer) }
+        let (answer, is_silent) = {
+            let mut server = server.lock();
+            let path = request.uri().path();
+            let is_silent = server.is_silent_about_events && path.contains("/events");
+            (server.answer(request.method().as_str(), path), is_silent)
+        };
+        async move {
+            if is_silent {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, Infallible>(answer)
+        }
     });
     kube::Client::new(service, "default")
 }
@@ -133,6 +154,12 @@ fn name() -> ClaimName {
 
 async fn prepare(claims: &Arc<Claims>) -> Result<Vec<Prepared>, ClaimError> {
     claims.prepare(&name(), &BTreeSet::from([name()])).await
+}
+
+async fn until_told_an_event(world: &World) {
+    while !world.server.lock().was_told_an_event() {
+        tokio::task::yield_now().await;
+    }
 }
 
 fn core_percent(slice: &SliceRequest) -> u32 {
@@ -268,10 +295,49 @@ async fn what_others_have_is_refused_and_leaves_nothing_behind() {
     let refused = prepare(&claims).await.unwrap_err();
     assert!(matches!(refused, ClaimError::Create(CreateError::Unavailable(_))), "{refused}");
     assert_eq!((world.slice(), claims.known().len()), (None, 0));
-    let calls = world.server.lock().calls.clone();
-    assert!(calls.iter().any(|call| call == "POST /api/v1/namespaces/team/events"), "{calls:?}");
+    until_told_an_event(&world).await;
     world.node.remove("other").unwrap();
     prepare(&claims).await.unwrap();
+}
+
+#[tokio::test]
+async fn kubelet_does_not_wait_until_an_event_is_written() {
+    let world = World::new(30);
+    {
+        let mut server = world.server.lock();
+        (server.claim, server.is_silent_about_events) = (None, true);
+    }
+    let claims = world.start("boot-1");
+    tokio::select! {
+        biased;
+        outcome = prepare(&claims) => assert!(matches!(outcome, Err(ClaimError::Api { .. })), "{outcome:?}"),
+        () = until_told_an_event(&world) => panic!("the answer waits for the event"),
+    }
+    until_told_an_event(&world).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_takes_long_to_give_up_holds_up_no_other() {
+    let world = World::new(30);
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    let slow = ClaimUid::parse("3f0c1d2e-0000-4000-8000-000000000000").unwrap();
+    let busy = claims.locks.lock(&slow).await;
+    let (_stop, end) = tokio::sync::watch::channel(false);
+    let driver = Driver::new(Arc::clone(&claims), end);
+    let named = |uid: &str| dra::Claim { namespace: "team".into(), name: "train".into(), uid: uid.into() };
+    let request = dra::NodeUnprepareResourcesRequest { claims: vec![named(slow.as_str()), named(UID)] };
+    let answer = driver.node_unprepare_resources(tonic::Request::new(request));
+    let other_is_gone = async {
+        while world.slice().is_some() {
+            tokio::task::yield_now().await;
+        }
+        drop(busy);
+    };
+    let (answer, ()) = tokio::join!(answer, other_is_gone);
+    let answers = answer.unwrap().into_inner().claims;
+    assert_eq!(answers.len(), 2);
+    assert!(answers.values().all(|answer| answer.error.is_empty()), "{answers:?}");
 }
 
 #[tokio::test]
@@ -305,9 +371,7 @@ async fn annotations_are_for_the_device_plugin_and_a_pod_with_claims_is_told_so(
         "spec": {"containers": [{"name": "main"}]},
     }));
     prepare(&world.start("boot-1")).await.unwrap();
-    while !world.server.lock().calls.iter().any(|call| call == "POST /api/v1/namespaces/team/events") {
-        tokio::task::yield_now().await;
-    }
+    until_told_an_event(&world).await;
 }
 
 #[tokio::test]
