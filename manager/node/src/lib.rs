@@ -61,7 +61,8 @@ pub trait Node: Send + Sync + 'static {
     /// the instance is no longer among the devices. A missing instance is no error.
     ///
     /// # Errors
-    /// The driver refuses because programs use the instance.
+    /// The driver refuses because programs use the instance. Or the GPU does not answer; then it is missing among the
+    /// devices, or has a problem.
     fn destroy_instance(&self, partition: &Partition) -> Result<(), NodeError>;
 
     /// Makes a slice, and publishes it as CDI devices. If there is a slice of that name with the same content, it is

@@ -62,8 +62,14 @@ pub(super) fn create(gpu: &Device<'_>, profile: &str, at: Placement) -> Result<(
     })
 }
 
-/// Destroys the GPU instance with this profile and placement, and everything in it. It is no error if there is none.
+/// Destroys the GPU instance with this profile and placement, and everything in it. It is no error if there is none,
+/// also because the GPU is not in MIG mode any more.
 pub(super) fn destroy(gpu: &Device<'_>, profile: &str, at: Placement) -> Result<(), NvmlError> {
+    match gpu.mig_mode() {
+        Ok(mode) if mode.current != 0 => {}
+        Ok(_) | Err(NvmlError::NotSupported) => return Ok(()),
+        Err(error) => return Err(error),
+    }
     let gpu = Gpu::of(gpu);
     let profile = gpu.profile(profile)?;
     for (instance, info) in gpu.instances(&profile)? {

@@ -117,6 +117,29 @@ fn instances_made_by_an_administrator_are_offered_and_kept() {
 }
 
 #[test]
+fn a_pod_ends_although_its_gpu_has_left_mig_mode() {
+    let world = world();
+    world.wait_for_driver(PLACES);
+    start(&world, "pod", "2g.20gb");
+    assert_eq!(runs_on(&world, "pod"), "2g.20gb at 0");
+    world.gpu.machine().set_mig_mode(0, false);
+    world.delete_everything();
+    world.wait_until_empty();
+}
+
+#[test]
+fn a_pod_ends_although_its_gpu_is_lost() {
+    let world = world();
+    world.wait_for_driver(PLACES);
+    start(&world, "pod", "2g.20gb");
+    assert_eq!(runs_on(&world, "pod"), "2g.20gb at 0");
+    world.gpu.machine().set_lost(0, true);
+    world.cluster.delete_pod("pod");
+    wait::until_true("the pod is gone", || world.cluster.pod("pod").is_none());
+    assert!(world.slice_of("pod").is_none());
+}
+
+#[test]
 fn a_damaged_record_leaves_no_orphaned_instance() {
     let mut world = world();
     world.wait_for_driver(PLACES);

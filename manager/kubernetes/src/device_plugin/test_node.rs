@@ -97,6 +97,7 @@ pub(crate) struct TestNode {
     devices: watch::Sender<Arc<Devices>>,
     slices: Mutex<BTreeMap<String, Slice>>,
     refuses_slices: AtomicBool,
+    uses_instances: AtomicBool,
     /// Slices of containers that run.
     running: Mutex<BTreeSet<String>>,
     /// How many slices were read for answers.
@@ -110,6 +111,7 @@ impl TestNode {
             devices,
             slices: Mutex::default(),
             refuses_slices: AtomicBool::new(false),
+            uses_instances: AtomicBool::new(false),
             running: Mutex::default(),
             looked_at: AtomicUsize::new(0),
         })
@@ -118,6 +120,11 @@ impl TestNode {
     /// Makes the node refuse all further slices.
     pub(crate) fn refuse_slices(&self) {
         self.refuses_slices.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets whether programs use the instances, so that none can be destroyed.
+    pub(crate) fn set_uses_instances(&self, are_used: bool) {
+        self.uses_instances.store(are_used, Ordering::Relaxed);
     }
 
     /// Changes a device, and publishes the devices.
@@ -199,6 +206,12 @@ impl Node for TestNode {
     }
 
     fn destroy_instance(&self, partition: &Partition) -> Result<(), NodeError> {
+        if self.devices.borrow().get(&partition.gpu_uuid).is_none_or(|gpu| gpu.problem.is_some()) {
+            return Err(NodeError("GPU is lost".into()));
+        }
+        if self.uses_instances.load(Ordering::Relaxed) {
+            return Err(NodeError("In use by another client".into()));
+        }
         let is_it = |device: &Device| {
             device.mig_instance.as_ref().is_some_and(|instance| {
                 (&instance.gpu_uuid, &instance.profile) == (&partition.gpu_uuid, &partition.profile)

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use aliquot_node::{Consumer, CreateError, Node, Slice, blocking};
+use aliquot_node::{Consumer, CreateError, Node, NodeError, Slice, blocking};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
@@ -30,7 +30,7 @@ use tokio::sync::OwnedMutexGuard;
 use tracing::{info, warn};
 
 use super::allocation::{AllocatedDevice, ClaimSlice, requests, resolve};
-use super::instances;
+use super::instances::{self, DestroyError};
 use super::locks::Locks;
 use super::names::ClaimUid;
 use super::partitions::View;
@@ -275,7 +275,7 @@ impl Claims {
             return Ok(());
         }
         before.slices.iter().try_for_each(|slice| node.remove(&slice.slice.name))?;
-        instances::destroy(node, before, &self.boot_id)?;
+        instances::destroy(node, before, &self.boot_id).map_err(NodeError::from)?;
         Ok(self.forget(&before.uid)?)
     }
 
@@ -293,6 +293,10 @@ impl Claims {
     }
 
     /// Removes the claim's slices and instances, and forgets the claim. A claim that was never prepared is no error.
+    ///
+    /// If the GPU of an instance does not answer, the claim stays known, so that no other claim gets the place. That is
+    /// no error: the pod would wait for its end until somebody repairs the GPU. [`stale`](super::stale) gives up the
+    /// rest.
     pub(super) async fn unprepare(self: &Arc<Claims>, uid: &str) -> Result<(), ClaimError> {
         let uid = ClaimUid::parse(uid)?;
         let guard = self.locks.lock(&uid).await;
@@ -305,11 +309,16 @@ impl Claims {
             });
             // The slices are found by their names, so they are removed even if the record cannot be read.
             of_claim(node, &uid).iter().try_for_each(|slice| node.remove(&slice.content.name))?;
-            if let Some(record) = record {
-                instances::destroy(node, &record, &claims.boot_id)?;
+            match record.map_or(Ok(()), |record| instances::destroy(node, &record, &claims.boot_id)) {
+                Ok(()) => {
+                    claims.forget(&uid)?;
+                    info!(claim = %uid, "gave up a claim");
+                }
+                Err(error @ DestroyError::Silent(_)) => {
+                    warn!(claim = %uid, %error, "keeps the place of a claim's MIG instance, which may still exist");
+                }
+                Err(DestroyError::Refused(error)) => return Err(error.into()),
             }
-            claims.forget(&uid)?;
-            info!(claim = %uid, "gave up a claim");
             Ok(())
         };
         blocking(&self.node, work).await

@@ -90,15 +90,44 @@ pub(super) fn undo(node: &dyn Node, record: &Record) -> Result<(), NodeError> {
     made.filter_map(|device| device.partition.as_ref()).try_for_each(|partition| node.destroy_instance(partition))
 }
 
-/// Destroys the instances of a claim, if it was prepared in the present boot `boot_id` of the machine.
+/// Why an instance was not destroyed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DestroyError {
+    /// Its GPU does not answer. Whether the instance still exists is not known.
+    #[error("its GPU does not answer: {0}")]
+    Silent(NodeError),
+    /// Programs use it.
+    #[error(transparent)]
+    Refused(NodeError),
+}
+
+impl From<DestroyError> for NodeError {
+    fn from(error: DestroyError) -> NodeError {
+        match error {
+            DestroyError::Silent(error) | DestroyError::Refused(error) => error,
+        }
+    }
+}
+
+/// Destroys the instances of a claim, if it was prepared in the present boot `boot_id` of the machine. One on a GPU
+/// that does not answer keeps no other from being destroyed.
 ///
 /// # Errors
-/// An instance cannot be destroyed, because programs use it.
-pub(super) fn destroy(node: &dyn Node, record: &Record, boot_id: &str) -> Result<(), NodeError> {
+/// See [`DestroyError`].
+pub(super) fn destroy(node: &dyn Node, record: &Record, boot_id: &str) -> Result<(), DestroyError> {
     if record.boot_id != boot_id {
         return Ok(());
     }
-    partitions(record).try_for_each(|partition| node.destroy_instance(partition))
+    let mut outcome = Ok(());
+    for partition in partitions(record) {
+        let Err(error) = node.destroy_instance(partition) else { continue };
+        let devices = node.devices().borrow().clone();
+        if devices.get(&partition.gpu_uuid).is_some_and(|gpu| gpu.problem.is_none()) {
+            return Err(DestroyError::Refused(error));
+        }
+        outcome = Err(DestroyError::Silent(error));
+    }
+    outcome
 }
 
 /// Whether all instances of a claim still exist, as far as the GPUs that answer show.

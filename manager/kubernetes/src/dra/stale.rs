@@ -70,6 +70,9 @@ pub(super) async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSe
             if let Err(error) = claims.unprepare(uid.as_str()).await {
                 warn!(claim = %uid, %error, "cannot give up a claim that is gone");
                 suspects.insert(uid);
+            } else if claims.known().contains_key(&uid) {
+                // The GPU of its MIG instance does not answer.
+                suspects.insert(uid);
             }
         }
     }

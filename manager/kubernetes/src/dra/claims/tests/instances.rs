@@ -139,6 +139,39 @@ async fn what_a_kill_leaves_between_the_record_and_its_end_is_made_anew_or_remov
 }
 
 #[tokio::test]
+async fn a_pod_whose_gpu_is_lost_ends_and_its_place_stays_reserved() {
+    let world = world(&["2g-20gb-2"]);
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    world.node.change(0, |gpu| gpu.problem = Some("it is not listed any more".into()));
+    claims.unprepare(UID).await.unwrap();
+    assert_eq!((world.slice(), claims.view().own.len()), (None, 1));
+    world.server.lock().claim = None;
+    let client = client(&world.server);
+    let mut suspects = stale::look(&claims, &client, &BTreeSet::new()).await;
+    for _ in 0..2 {
+        suspects = stale::look(&claims, &client, &suspects).await;
+        assert_eq!((suspects.len(), claims.view().own.len()), (1, 1));
+    }
+    world.node.change(0, |gpu| gpu.problem = None);
+    assert_eq!(stale::look(&claims, &client, &suspects).await.len(), 0);
+    assert_eq!((instances(&world).len(), claims.view().own.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn kubelet_asks_again_while_programs_use_an_instance() {
+    let world = world(&["2g-20gb-2"]);
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    world.node.set_uses_instances(true);
+    let refused = claims.unprepare(UID).await.unwrap_err().to_string();
+    assert!(refused.ends_with("In use by another client"), "{refused}");
+    world.node.set_uses_instances(false);
+    claims.unprepare(UID).await.unwrap();
+    assert_eq!((instances(&world).len(), claims.view().own.len()), (0, 0));
+}
+
+#[tokio::test]
 async fn a_damaged_record_leaves_no_instance_for_ever() {
     let world = world(&["2g-20gb-2"]);
     let first = prepare(&world.start("boot-1")).await.unwrap();
