@@ -196,6 +196,12 @@ pub(super) fn resolve(
     Ok(slices)
 }
 
+/// Whether a device of this node, whose pool is `pool`, is allocated to the claim.
+#[must_use]
+pub(super) fn is_allocated(claim: &ResourceClaim, pool: &str) -> bool {
+    results(claim).any(|result| result.pool == pool)
+}
+
 fn allocated(claim: &ResourceClaim) -> Option<&DeviceAllocationResult> {
     claim.status.as_ref()?.allocation.as_ref()?.devices.as_ref()
 }

@@ -1,5 +1,5 @@
-//! Unprepares claims that kubelet has forgotten: their objects are gone, and kubelet does not unprepare them, for
-//! example because its state was deleted.
+//! Unprepares claims that kubelet has forgotten: their objects are gone, or have no device of this node any more, and
+//! kubelet does not unprepare them, for example because its state was deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use kube::api::Api;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::allocation::is_allocated;
 use super::claims::Claims;
 use super::names::ClaimUid;
 use aliquot_api_server::{is_not_found, message};
 
-/// Time between two looks. Kubelet itself unprepares a claim within seconds, so a claim whose object is missing at two
+/// Time between two looks. Kubelet itself unprepares a claim within seconds, so a claim that has nothing here at two
 /// looks is forgotten.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -50,7 +51,7 @@ pub(super) async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSe
         if slices.iter().any(|slice| !slice.consumers.is_empty()) {
             continue;
         }
-        match is_gone(client, &namespace, &name, &uid).await {
+        match is_gone(client, &namespace, &name, &uid, claims.pool()).await {
             Ok(false) => continue,
             Ok(true) => {}
             Err(error) => {
@@ -79,10 +80,17 @@ pub(super) async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSe
     suspects
 }
 
-async fn is_gone(client: &Client, namespace: &str, name: &str, uid: &ClaimUid) -> Result<bool, kube::Error> {
+/// Whether there is no such claim any more, or none that has a device of `pool`.
+async fn is_gone(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    uid: &ClaimUid,
+    pool: &str,
+) -> Result<bool, kube::Error> {
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), namespace);
-    match claims.get_metadata(name).await {
-        Ok(found) => Ok(found.metadata.uid.as_deref() != Some(uid.as_str())),
+    match claims.get(name).await {
+        Ok(found) => Ok(found.metadata.uid.as_deref() != Some(uid.as_str()) || !is_allocated(&found, pool)),
         Err(error) if is_not_found(&error) => Ok(true),
         Err(error) => Err(error),
     }

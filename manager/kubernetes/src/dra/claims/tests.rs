@@ -401,6 +401,25 @@ async fn a_claim_that_is_gone_is_given_up_at_the_second_look_unless_somebody_has
 }
 
 #[tokio::test]
+async fn a_claim_that_has_nothing_here_any_more_is_given_up() {
+    let mut elsewhere = claim(30);
+    elsewhere["status"]["allocation"]["devices"]["results"][0]["pool"] = "node-2".into();
+    let mut unallocated = claim(30);
+    unallocated["status"] = json!({});
+    for left in [elsewhere, unallocated] {
+        let world = World::new(30);
+        let claims = world.start("boot-1");
+        prepare(&claims).await.unwrap();
+        world.server.lock().claim = Some(left);
+        let client = client(&world.server);
+        let suspects = stale::look(&claims, &client, &BTreeSet::new()).await;
+        assert_eq!((suspects.len(), world.slice().is_some()), (1, true));
+        assert!(stale::look(&claims, &client, &suspects).await.is_empty());
+        assert_eq!((world.slice(), claims.known().len()), (None, 0));
+    }
+}
+
+#[tokio::test]
 async fn a_claim_of_the_same_name_is_another_one() {
     let world = World::new(30);
     let claims = world.start("boot-1");
