@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::names::{CORE, ClaimUid, DRIVER, MEMORY, device_of};
 use super::partitions::partition_of;
 
+/// The beginning of the descriptions of claims' slices.
+const DESCRIPTION_PREFIX: &str = "claim ";
 /// Maximum bytes of a slice's description.
 const DESCRIPTION_BYTES_MAX: usize = 1024;
 
@@ -176,7 +178,7 @@ pub(super) fn resolve(
     let allocated = allocated(claim);
     let configs = allocated.and_then(|devices| devices.config.as_deref()).unwrap_or_default();
     let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
-    let described = format!("claim {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default());
+    let described = format!("{DESCRIPTION_PREFIX}{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default());
     let mut slices = Vec::new();
     for (number, requests) in division.iter().enumerate() {
         let mut merged = Merged::default();
@@ -194,6 +196,15 @@ pub(super) fn resolve(
         });
     }
     Ok(slices)
+}
+
+/// The namespace and the name of a slice's claim, from the slice's description.
+#[must_use]
+pub(super) fn described(description: &str) -> Option<(String, String)> {
+    let claim = description.strip_prefix(DESCRIPTION_PREFIX)?;
+    // No name has a comma in it.
+    let (namespace, name) = claim.split(',').next()?.split_once('/')?;
+    Some((namespace.to_owned(), name.to_owned()))
 }
 
 /// Whether a device of this node, whose pool is `pool`, is allocated to the claim.

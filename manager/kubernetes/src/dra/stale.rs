@@ -12,7 +12,7 @@ use kube::api::Api;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::allocation::is_allocated;
+use super::allocation::{described, is_allocated};
 use super::claims::Claims;
 use super::names::ClaimUid;
 use aliquot_api_server::{is_not_found, message};
@@ -45,8 +45,16 @@ pub(super) async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSe
             of_claims.entry(uid).or_default().push(slice);
         }
     }
+    let mut named = claims.known();
+    // The slices of a claim whose record cannot be read are found by their names, and their descriptions name the
+    // claim.
+    for (uid, slices) in &of_claims {
+        if let Some(name) = slices.iter().find_map(|slice| described(&slice.content.description)) {
+            named.entry(uid.clone()).or_insert(name);
+        }
+    }
     let mut suspects = BTreeSet::new();
-    for (uid, (namespace, name)) in claims.known() {
+    for (uid, (namespace, name)) in named {
         let slices = of_claims.get(&uid).map(Vec::as_slice).unwrap_or_default();
         if slices.iter().any(|slice| !slice.consumers.is_empty()) {
             continue;

@@ -154,6 +154,9 @@ fn each_set_of_requests_is_a_slice_of_its_own() {
     let names: Vec<&str> = slices.iter().map(|slice| slice.slice.name.as_str()).collect();
     assert_eq!(names, [format!("claim-{UID}.0"), format!("claim-{UID}.1")]);
     assert_eq!(slices[1].slice.description, "claim team/train, b, c");
+    for slice in &slices {
+        assert_eq!(described(&slice.slice.description), Some(("team".into(), "train".into())));
+    }
     let cores = |slice: &ClaimSlice| -> Vec<(String, u32)> {
         slice.slice.parts.iter().map(|part| (part.device_uuid.clone(), part.core_request_percent)).collect()
     };

@@ -420,6 +420,25 @@ async fn a_claim_that_has_nothing_here_any_more_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_slice_of_a_damaged_record_goes_when_its_claim_is_gone() {
+    let world = World::new(30);
+    prepare(&world.start("boot-1")).await.unwrap();
+    let file = world.path().join(format!("claims/{UID}.json"));
+    std::fs::write(&file, "{").unwrap();
+    let claims = world.start("boot-1");
+    let client = client(&world.server);
+    let twice = async || {
+        let suspects = stale::look(&claims, &client, &BTreeSet::new()).await;
+        stale::look(&claims, &client, &suspects).await
+    };
+    assert!(twice().await.is_empty());
+    assert!(world.slice().is_some());
+    world.server.lock().claim = None;
+    assert!(twice().await.is_empty());
+    assert!(world.slice().is_none() && !file.exists());
+}
+
+#[tokio::test]
 async fn a_claim_of_the_same_name_is_another_one() {
     let world = World::new(30);
     let claims = world.start("boot-1");
