@@ -24,6 +24,8 @@ use aliquot_api_server::{is_not_found, message};
 /// Time between two looks at the resource slices. Changes by other programs are noticed at once, unless the API server
 /// tells of none.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a watch goes on before the next one follows. The client takes 15 s without an event for a failure.
+const WATCH_SECONDS: u32 = 10;
 /// Time between a failure and the first new try. It doubles with each further failure, up to the interval above.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
@@ -42,6 +44,8 @@ pub(super) struct Publisher {
     /// only once after a start: comparing the content always would make this write for ever.
     written: Option<Written>,
     support: Support,
+    /// The resource version up to which changes are known: those after it are watched.
+    seen: Option<String>,
 }
 
 struct Written {
@@ -75,6 +79,7 @@ impl Publisher {
             claims,
             written: None,
             support: Support { taints: true, counters: true, shares: true },
+            seen: None,
         }
     }
 
@@ -85,9 +90,6 @@ impl Publisher {
         let mut retry = RETRY_MIN;
         let mut events = None;
         loop {
-            if events.is_none() {
-                events = self.watch().await;
-            }
             known.mark_unchanged();
             let wait = match self.publish().await {
                 Ok(()) => {
@@ -111,31 +113,49 @@ impl Publisher {
         }
     }
 
-    /// Begins to watch the node's resource slices. Without a watch they are only looked at from time to time.
-    async fn watch(&self) -> Option<Events> {
-        let params = WatchParams::default().fields(&self.selector());
-        match self.slices.watch(&params, "0").await {
-            Ok(events) => Some(Box::pin(events)),
-            Err(error) => {
-                warn!(error = message(&error), "cannot watch the node's resource slices");
-                None
-            }
-        }
+    /// Begins to watch how the node's resource slices change after the version that was seen last.
+    async fn watch(&self, seen: &str) -> Result<Events, kube::Error> {
+        let params = WatchParams::default().fields(&self.selector()).timeout(WATCH_SECONDS);
+        Ok(Box::pin(self.slices.watch(&params, seen).await?))
     }
 
     /// Returns when another program has changed the node's resource slices: a kubelet that starts deletes them, even
-    /// after the driver has registered with it. Returns too when the watch has ended, after a pause.
-    async fn others_change(&self, events: &mut Option<Events>) {
-        let Some(stream) = events else { return std::future::pending().await };
-        loop {
+    /// after the driver has registered with it. Returns too, after a pause, when the API server no longer knows what
+    /// has changed since the last list. Never returns if there can be no watch: then the resource slices are only
+    /// looked at from time to time.
+    async fn others_change(&mut self, events: &mut Option<Events>) {
+        while let Some(seen) = self.seen.clone() {
+            if events.is_none() {
+                match self.watch(&seen).await {
+                    Ok(begun) => *events = Some(begun),
+                    Err(error) if is_expired(&error) => break,
+                    Err(error) => {
+                        warn!(error = message(&error), "cannot watch the node's resource slices");
+                        return std::future::pending().await;
+                    }
+                }
+            }
+            let Some(stream) = events else { continue };
             match stream.next().await {
-                None | Some(Err(_) | Ok(WatchEvent::Error(_))) => break,
-                Some(Ok(event)) if is_by_others(self.written.as_ref(), &event) => return,
-                Some(Ok(_)) => {}
+                Some(Ok(WatchEvent::Error(_))) => break,
+                // The watch has ended, or its connection. The next one goes on from the version that was seen last.
+                None | Some(Err(_)) => {
+                    *events = None;
+                    tokio::time::sleep(RETRY_MIN).await;
+                }
+                Some(Ok(event)) => {
+                    self.seen = version_after(&event).or(self.seen.take());
+                    if is_by_others(self.written.as_ref(), &event) {
+                        return;
+                    }
+                }
             }
         }
         *events = None;
-        tokio::time::sleep(RETRY_MIN).await;
+        match self.seen.take() {
+            Some(_) => tokio::time::sleep(RETRY_MIN).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Makes the API server's resource slices describe the node's devices.
@@ -145,6 +165,8 @@ impl Publisher {
             let wanted = content(&self.claims.view(), self.support);
             let layout = self.layout(&wanted).await?;
             if self.is_written(&wanted, layout, &found) {
+                // An earlier process may have written it.
+                self.written = Some(Written { content: wanted, layout, versions: versions(&found) });
                 return Ok(());
             }
             let written = self.write(&wanted, layout, &found).await?;
@@ -177,9 +199,11 @@ impl Publisher {
     }
 
     /// The driver's resource slices of this node.
-    async fn list(&self) -> Result<Vec<ResourceSlice>, kube::Error> {
+    async fn list(&mut self) -> Result<Vec<ResourceSlice>, kube::Error> {
         let params = ListParams::default().fields(&self.selector());
-        Ok(self.slices.list(&params).await?.items)
+        let list = self.slices.list(&params).await?;
+        self.seen = list.metadata.resource_version;
+        Ok(list.items)
     }
 
     /// Selects the driver's resource slices of this node.
@@ -259,6 +283,22 @@ impl Publisher {
     }
 }
 
+/// Whether the API server does not know any more what has changed since a version.
+fn is_expired(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 410)
+}
+
+/// The resource version that an event brings.
+fn version_after(event: &WatchEvent<ResourceSlice>) -> Option<String> {
+    match event {
+        WatchEvent::Added(slice) | WatchEvent::Modified(slice) | WatchEvent::Deleted(slice) => {
+            slice.metadata.resource_version.clone()
+        }
+        WatchEvent::Bookmark(bookmark) => Some(bookmark.metadata.resource_version.clone()),
+        WatchEvent::Error(_) => None,
+    }
+}
+
 /// What follows if the API server knows no consumable capacity.
 fn whole_devices_only() -> Shortcoming {
     Shortcoming {
@@ -301,61 +341,4 @@ fn drops(wanted: &Content, written: &[ResourceSlice], has: impl Fn(&Device) -> b
 }
 
 #[cfg(test)]
-mod tests {
-    use k8s_openapi::api::resource::v1::{DeviceTaint, ResourcePool, ResourceSliceSpec};
-
-    use super::*;
-
-    fn slice(devices: &[Device], generation: i64) -> ResourceSlice {
-        let pool = ResourcePool { generation, ..ResourcePool::default() };
-        let spec = ResourceSliceSpec { devices: Some(devices.to_vec()), pool, ..ResourceSliceSpec::default() };
-        ResourceSlice { spec, ..ResourceSlice::default() }
-    }
-
-    #[test]
-    fn generations_only_grow() {
-        assert_eq!(generation(&[]), 0);
-        assert_eq!(generation(&[slice(&[], 7), slice(&[], 8)]), 8);
-    }
-
-    #[test]
-    fn what_others_change_is_told_from_what_was_written() {
-        let of = |name: &str, version: &str| {
-            let (name, resource_version) = (Some(name.to_owned()), Some(version.to_owned()));
-            let metadata = ObjectMeta { name, resource_version, ..ObjectMeta::default() };
-            ResourceSlice { metadata, ..ResourceSlice::default() }
-        };
-        let written = Written {
-            content: Content::default(),
-            layout: Layout::Separate,
-            versions: BTreeMap::from([("mine".into(), Some("7".into()))]),
-        };
-        let by_others = |event: WatchEvent<ResourceSlice>| is_by_others(Some(&written), &event);
-        assert!(!by_others(WatchEvent::Added(of("mine", "7"))));
-        assert!(by_others(WatchEvent::Modified(of("mine", "8"))));
-        assert!(by_others(WatchEvent::Added(of("other", "7"))));
-        assert!(by_others(WatchEvent::Deleted(of("mine", "9"))), "a kubelet that starts");
-        assert!(!by_others(WatchEvent::Deleted(of("other", "9"))), "what this program has removed itself");
-        assert!(is_by_others(None, &WatchEvent::Deleted(of("mine", "9"))));
-    }
-
-    #[test]
-    fn an_api_server_that_drops_a_field_is_noticed() {
-        let plain = Device { name: "gpu-0".into(), ..Device::default() };
-        let tainted = Device { taints: Some(vec![DeviceTaint::default()]), ..plain.clone() };
-        let counting = Device { consumes_counters: Some(Vec::new()), ..plain.clone() };
-        let shared = Device { allow_multiple_allocations: Some(true), ..plain.clone() };
-        let all = Support { taints: true, counters: true, shares: true };
-        for (device, rest) in [
-            (tainted, Support { taints: false, ..all }),
-            (counting, Support { counters: false, ..all }),
-            (shared, Support { shares: false, ..all }),
-        ] {
-            let wanted = Content { devices: vec![plain.clone(), device.clone()], ..Content::default() };
-            assert_eq!(all.kept(&wanted, &[slice(&[plain.clone(), plain.clone()], 1)]), rest);
-            assert_eq!(all.kept(&wanted, &[slice(&[plain.clone(), device], 1)]), all);
-            let without = Content { devices: vec![plain.clone()], ..Content::default() };
-            assert_eq!(rest.kept(&without, &[slice(&without.devices, 1)]), rest);
-        }
-    }
-}
+mod tests;
