@@ -201,9 +201,9 @@ impl Manager {
         self.shortcoming.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Records what the cluster lacks.
-    pub(crate) fn set_shortcoming(&self, shortcoming: Shortcoming) {
-        *self.shortcoming.lock().unwrap_or_else(PoisonError::into_inner) = Some(shortcoming);
+    /// Records what the cluster lacks, if anything.
+    pub(crate) fn set_shortcoming(&self, shortcoming: Option<Shortcoming>) {
+        *self.shortcoming.lock().unwrap_or_else(PoisonError::into_inner) = shortcoming;
     }
 
     /// The thread that watches the devices.

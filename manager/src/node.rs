@@ -155,7 +155,7 @@ impl Node for ManagedNode {
         }
     }
 
-    fn set_shortcoming(&self, shortcoming: Shortcoming) {
+    fn set_shortcoming(&self, shortcoming: Option<Shortcoming>) {
         self.manager.set_shortcoming(shortcoming);
     }
 }

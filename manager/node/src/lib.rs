@@ -101,6 +101,6 @@ pub trait Node: Send + Sync + 'static {
     /// ends. A missing slice is no error.
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>);
 
-    /// Records what the cluster lacks, for people to read. The record is lost when the manager ends.
-    fn set_shortcoming(&self, shortcoming: Shortcoming);
+    /// Records what the cluster lacks, if anything, for people to read. The record is lost when the manager ends.
+    fn set_shortcoming(&self, shortcoming: Option<Shortcoming>);
 }

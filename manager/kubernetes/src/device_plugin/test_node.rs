@@ -102,6 +102,7 @@ pub(crate) struct TestNode {
     running: Mutex<BTreeSet<String>>,
     /// How many slices were read for answers.
     looked_at: AtomicUsize,
+    shortcoming: Mutex<Option<Shortcoming>>,
 }
 
 impl TestNode {
@@ -114,6 +115,7 @@ impl TestNode {
             uses_instances: AtomicBool::new(false),
             running: Mutex::default(),
             looked_at: AtomicUsize::new(0),
+            shortcoming: Mutex::default(),
         })
     }
 
@@ -150,6 +152,11 @@ impl TestNode {
     /// How many slices were read for answers so far.
     pub(crate) fn looked_at(&self) -> usize {
         self.looked_at.load(Ordering::Relaxed)
+    }
+
+    /// What the cluster lacks.
+    pub(crate) fn shortcoming(&self) -> Option<Shortcoming> {
+        self.shortcoming.lock().expect("no test panics while it holds this").clone()
     }
 
     fn look_at(&self, slices: Vec<Slice>) -> Vec<Slice> {
@@ -296,5 +303,7 @@ impl Node for TestNode {
         }
     }
 
-    fn set_shortcoming(&self, _: Shortcoming) {}
+    fn set_shortcoming(&self, shortcoming: Option<Shortcoming>) {
+        *self.shortcoming.lock().expect("no test panics while it holds this") = shortcoming;
+    }
 }

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions, WatchEvent, WatchParams};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_stream::{Stream, StreamExt};
 use tracing::{info, warn};
 
@@ -24,6 +25,9 @@ use aliquot_api_server::{is_not_found, message};
 /// Time between two looks at the resource slices. Changes by other programs are noticed at once, unless the API server
 /// tells of none.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+/// Time after which the API server is tried again with what it did not know. Its features can be switched on and off
+/// while its version stays the same.
+const TRY_AGAIN_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a watch goes on before the next one follows. The client takes 15 s without an event for a failure.
 const WATCH_SECONDS: u32 = 10;
 /// Time between a failure and the first new try. It doubles with each further failure, up to the interval above.
@@ -44,8 +48,16 @@ pub(super) struct Publisher {
     /// only once after a start: comparing the content always would make this write for ever.
     written: Option<Written>,
     support: Support,
+    /// Set while the API server does not support everything.
+    lacking: Option<Lacking>,
     /// The resource version up to which changes are known: those after it are watched.
     seen: Option<String>,
+}
+
+/// The API server that does not support everything.
+struct Lacking {
+    version: String,
+    since: Instant,
 }
 
 struct Written {
@@ -78,7 +90,8 @@ impl Publisher {
             node_name,
             claims,
             written: None,
-            support: Support { taints: true, counters: true, shares: true },
+            support: Support::ALL,
+            lacking: None,
             seen: None,
         }
     }
@@ -160,6 +173,7 @@ impl Publisher {
 
     /// Makes the API server's resource slices describe the node's devices.
     async fn publish(&mut self) -> Result<(), kube::Error> {
+        self.try_again().await?;
         let mut found = self.list().await?;
         loop {
             let wanted = content(&self.claims.view(), self.support);
@@ -171,7 +185,11 @@ impl Publisher {
             }
             let written = self.write(&wanted, layout, &found).await?;
             let supported = self.support;
-            self.support = supported.kept(&wanted, &written);
+            let kept = supported.kept(&wanted, &written);
+            if kept != supported {
+                self.lacking = Some(Lacking { version: self.version().await?, since: Instant::now() });
+            }
+            self.support = kept;
             if supported.taints && !self.support.taints {
                 info!("the API server knows no device taints: devices that are not healthy are left out");
             }
@@ -181,13 +199,31 @@ impl Publisher {
             if supported.shares && !self.support.shares {
                 let shortcoming = whole_devices_only();
                 warn!(remedy = shortcoming.remedy, "{}", shortcoming.problem);
-                self.claims.node().set_shortcoming(shortcoming);
+                self.claims.node().set_shortcoming(Some(shortcoming));
             }
             if self.support == supported {
                 return Ok(());
             }
             found = written;
         }
+    }
+
+    /// Assumes again that the API server supports everything, if it is another one than before or enough time has
+    /// passed.
+    async fn try_again(&mut self) -> Result<(), kube::Error> {
+        let Some(Lacking { version, since }) = &self.lacking else { return Ok(()) };
+        if since.elapsed() < TRY_AGAIN_INTERVAL && self.version().await? == *version {
+            return Ok(());
+        }
+        (self.support, self.lacking) = (Support::ALL, None);
+        // The content may be the same as before, and is to be written all the same.
+        self.written = None;
+        self.claims.node().set_shortcoming(None);
+        Ok(())
+    }
+
+    async fn version(&self) -> Result<String, kube::Error> {
+        Ok(self.client.apiserver_version().await?.git_version)
     }
 
     /// The place where the API server wants counters.
@@ -305,8 +341,8 @@ fn whole_devices_only() -> Shortcoming {
         problem: "the API server knows no consumable capacity: each claim gets a whole device, whatever it asks for"
             .into(),
         remedy:
-            "for parts turn on the feature gate DRAConsumableCapacity of Kubernetes, and restart the managers; or use \
-                 the device plugin"
+            "for parts turn on the feature gate DRAConsumableCapacity of Kubernetes, and restart the managers, or wait \
+                 for a day; or use the device plugin"
                 .into(),
     }
 }
@@ -323,6 +359,8 @@ fn generation(found: &[ResourceSlice]) -> i64 {
 }
 
 impl Support {
+    const ALL: Support = Support { taints: true, counters: true, shares: true };
+
     /// What is left of this after the API server has kept `written` of the content that was wanted.
     fn kept(self, wanted: &Content, written: &[ResourceSlice]) -> Support {
         let keeps = |has: fn(&Device) -> bool| !drops(wanted, written, has);
@@ -334,10 +372,12 @@ impl Support {
     }
 }
 
-/// Whether the API server drops a feature: `has` finds it on devices in `wanted`, but on none that were `written`.
+/// Whether the API server drops a feature: `has` finds it on a device in `wanted`, but not on the same device in
+/// `written`. The server keeps it on devices that had it before it was switched off.
 fn drops(wanted: &Content, written: &[ResourceSlice], has: impl Fn(&Device) -> bool) -> bool {
-    let keeps = written.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).any(&has);
-    wanted.devices.iter().any(&has) && !keeps
+    let written = written.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
+    let without: BTreeSet<&str> = written.filter(|device| !has(device)).map(|device| device.name.as_str()).collect();
+    wanted.devices.iter().any(|device| has(device) && without.contains(device.name.as_str()))
 }
 
 #[cfg(test)]

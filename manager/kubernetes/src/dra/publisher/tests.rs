@@ -9,11 +9,12 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tonic::codegen::Bytes;
 use tonic::codegen::http::{Request, Response, Uri};
 
 use super::*;
+use crate::device_plugin::test_node::TestNode;
 use crate::dra::claims::tests::World;
 
 /// The client takes a longer silence for a failure.
@@ -27,11 +28,17 @@ struct ApiServer {
     changes: watch::Sender<Vec<String>>,
     lists: usize,
     watches: usize,
+    /// Whether it knows consumable capacity.
+    knows_shares: bool,
+    version: &'static str,
 }
 
 impl ApiServer {
     fn change(&mut self, kind: &str, mut slice: Value) -> Value {
         let version = self.changes.borrow().len() + 1;
+        for device in slice["spec"]["devices"].as_array_mut().into_iter().flatten().filter(|_| !self.knows_shares) {
+            device.as_object_mut().unwrap().remove("allowMultipleAllocations");
+        }
         slice["metadata"]["resourceVersion"] = version.to_string().into();
         let name = slice["metadata"]["name"].as_str().unwrap().to_owned();
         match kind {
@@ -54,7 +61,7 @@ impl ApiServer {
         let value = || serde_json::from_slice(body).unwrap();
         let query = uri.query().unwrap_or_default();
         Answer::of(&match (method, uri.path()) {
-            ("GET", "/version") => json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0"}),
+            ("GET", "/version") => json!({"major": "1", "minor": "36", "gitVersion": self.version}),
             ("GET", path) if path.contains("/nodes/") => json!({"metadata": {"name": "node-1", "uid": "node-uid"}}),
             ("POST", _) => self.change("ADDED", value()),
             ("PUT", _) => self.change("MODIFIED", value()),
@@ -144,13 +151,18 @@ fn client(server: &Arc<Mutex<ApiServer>>) -> Client {
 
 /// A publisher that runs, and its API server, once the devices are published.
 async fn published() -> (Arc<Mutex<ApiServer>>, watch::Sender<bool>) {
+    let (_, server, stop) = published_to(ApiServer { knows_shares: true, ..ApiServer::default() }).await;
+    (server, stop)
+}
+
+async fn published_to(server: ApiServer) -> (Arc<TestNode>, Arc<Mutex<ApiServer>>, watch::Sender<bool>) {
     let world = World::new(30);
-    let server = Arc::new(Mutex::new(ApiServer::default()));
+    let server = Arc::new(Mutex::new(server));
     let (stop, end) = watch::channel(false);
     let publisher = Publisher::new(client(&server), "node-1".into(), world.start("boot-1"));
     tokio::spawn(publisher.run(end));
     until_there(&server).await;
-    (server, stop)
+    (Arc::clone(&world.node), server, stop)
 }
 
 async fn until_there(server: &Mutex<ApiServer>) {
@@ -183,6 +195,32 @@ fn slice(devices: &[Device], generation: i64) -> ResourceSlice {
     let pool = ResourcePool { generation, ..ResourcePool::default() };
     let spec = ResourceSliceSpec { devices: Some(devices.to_vec()), pool, ..ResourceSliceSpec::default() };
     ResourceSlice { spec, ..ResourceSlice::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_learns_something_is_believed() {
+    for (version, wait) in [("v1.36.0", LOOK_INTERVAL), ("v1.35.0", TRY_AGAIN_INTERVAL)] {
+        let lacking = ApiServer { version: "v1.35.0", ..ApiServer::default() };
+        let (node, server, _stop) = published_to(lacking).await;
+        let until = async |is_lacking: bool| {
+            while node.shortcoming().is_some() != is_lacking {
+                sleep(Duration::from_secs(1)).await;
+            }
+        };
+        timeout(LOOK_INTERVAL, until(true)).await.unwrap();
+        {
+            let mut server = server.lock();
+            (server.knows_shares, server.version) = (true, version);
+        }
+        let is_shared = |slice: &Value| slice["spec"]["devices"][0]["allowMultipleAllocations"] == true;
+        let until_shared = async {
+            while !server.lock().slices.values().all(is_shared) {
+                sleep(Duration::from_secs(1)).await;
+            }
+            until(false).await;
+        };
+        timeout(wait + LOOK_INTERVAL, until_shared).await.unwrap();
+    }
 }
 
 #[test]
@@ -224,9 +262,14 @@ fn an_api_server_that_drops_a_field_is_noticed() {
         (counting, Support { counters: false, ..all }),
         (shared, Support { shares: false, ..all }),
     ] {
-        let wanted = Content { devices: vec![plain.clone(), device.clone()], ..Content::default() };
-        assert_eq!(all.kept(&wanted, &[slice(&[plain.clone(), plain.clone()], 1)]), rest);
-        assert_eq!(all.kept(&wanted, &[slice(&[plain.clone(), device], 1)]), all);
+        let named = |name: &str| Device { name: name.into(), ..device.clone() };
+        let dropped = |name: &str| Device { name: name.into(), ..plain.clone() };
+        let wanted = Content { devices: vec![plain.clone(), named("gpu-1"), named("gpu-2")], ..Content::default() };
+        let kept = |devices: [Device; 2]| all.kept(&wanted, &[slice(&[], 1), slice(&devices, 1)]);
+        assert_eq!(kept([dropped("gpu-1"), dropped("gpu-2")]), rest);
+        assert_eq!(kept([named("gpu-1"), named("gpu-2")]), all);
+        // It was kept on a device that had it before the feature was switched off.
+        assert_eq!(kept([named("gpu-1"), dropped("gpu-2")]), rest);
         let without = Content { devices: vec![plain.clone()], ..Content::default() };
         assert_eq!(rest.kept(&without, &[slice(&without.devices, 1)]), rest);
     }
