@@ -19,7 +19,7 @@ mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aliquot_node::{Consumer, CreateError, Node, NodeError, Slice, blocking};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
@@ -42,6 +42,10 @@ use aliquot_api_server::{Events, NOT_READ, Patience, is_not_found, message, pod_
 pub(super) use error::ClaimError;
 use register::{Known, Register};
 use slices::{create, of_claim, remove_others};
+
+/// Time between a failure to publish a claim's status and the first new try. It doubles with each further failure.
+const STATUS_RETRY_MIN: Duration = Duration::from_secs(1);
+const STATUS_RETRY_MAX: Duration = Duration::from_secs(300);
 
 /// A claim as kubelet names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,10 +200,33 @@ impl Claims {
         };
         let (record, made) = self.carry_out(before, record, guard).await?;
         let prepared = prepared(&record, &made);
-        let client = self.client.clone();
         // Kubelet does not wait for the status.
-        tokio::spawn(async move { status::publish(&client, &record, &made).await });
+        tokio::spawn(Arc::clone(self).publish_status(record, made));
         Ok(prepared)
+    }
+
+    /// Writes the claim's slices into its status. After a failure it tries again, until the claim is gone or its record
+    /// is another one.
+    async fn publish_status(self: Arc<Claims>, record: Record, made: Vec<Slice>) {
+        let mut retry = STATUS_RETRY_MIN;
+        loop {
+            match status::publish(&self.client, &record, &made).await {
+                Ok(()) => return,
+                Err(error) if is_not_found(&error) => return,
+                Err(error) => {
+                    let Record { namespace, name, .. } = &record;
+                    let (error, retry_s) = (message(&error), retry.as_secs());
+                    warn!(namespace, name, error, retry_s, "cannot publish the status of a claim's devices");
+                }
+            }
+            tokio::time::sleep(retry).await;
+            retry = (retry * 2).min(STATUS_RETRY_MAX);
+            let (claims, uid) = (Arc::clone(&self), record.uid.clone());
+            let now = blocking(&self.node, move |_| claims.prepared.load(&uid)).await;
+            if now.ok().flatten().as_ref() != Some(&record) {
+                return;
+            }
+        }
     }
 
     /// The record of a claim. If the claim was prepared since the machine's last restart, the record is the answer; a

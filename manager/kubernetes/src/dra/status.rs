@@ -6,23 +6,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
-use tracing::warn;
 
 use super::allocation::AllocatedDevice;
 use super::names::{DRIVER, device_name};
 use super::prepared_claims::Record;
-use aliquot_api_server::message;
 
-/// Writes the claim's slices into its status: `made`, in the record's order. A failure is only logged, because the pod
-/// runs without it.
-pub(super) async fn publish(client: &kube::Client, record: &Record, made: &[Slice]) {
+/// Writes the claim's slices into its status: `made`, in the record's order.
+///
+/// # Errors
+/// The API server does not answer, or refuses.
+pub(super) async fn publish(client: &kube::Client, record: &Record, made: &[Slice]) -> Result<(), kube::Error> {
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &record.namespace);
     let status = status(record, made, Time(Timestamp::now()));
     let params = PatchParams::apply(DRIVER).force();
-    if let Err(error) = claims.patch_status(&record.name, &params, &Patch::Apply(status)).await {
-        let Record { namespace, name, .. } = record;
-        warn!(namespace, name, error = message(&error), "cannot publish the status of a claim's devices");
-    }
+    claims.patch_status(&record.name, &params, &Patch::Apply(status)).await.map(drop)
 }
 
 /// The status to apply. It contains the claim's UID, so that another claim of the same name does not get it.

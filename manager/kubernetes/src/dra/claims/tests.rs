@@ -29,6 +29,8 @@ struct ApiServer {
     pod: Option<Value>,
     /// How many times it answers that it is too busy.
     busy: u32,
+    /// How many times it refuses to write a claim's status.
+    statuses_refused: u32,
     /// It answers no request about events.
     is_silent_about_events: bool,
     calls: Vec<String>,
@@ -46,6 +48,10 @@ impl ApiServer {
         if let Some(left) = self.busy.checked_sub(1) {
             self.busy = left;
             return failure(503, "ServiceUnavailable");
+        }
+        if let Some(left) = self.statuses_refused.checked_sub(1).filter(|_| path.ends_with("/status")) {
+            self.statuses_refused = left;
+            return failure(403, "Forbidden");
         }
         let object = match path {
             _ if path.contains("/pods/") => self.pod.clone(),
@@ -229,6 +235,33 @@ async fn kubelet_is_not_told_of_an_api_server_that_is_busy_for_a_moment() {
     prepare(&claims).await.unwrap();
     let asked = world.server.lock().calls.iter().filter(|call| call.contains("/resourceclaims/train")).count();
     assert!(asked >= 3, "{:?}", world.server.lock().calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_is_written_when_the_api_server_takes_it() {
+    let world = World::new(30);
+    world.server.lock().statuses_refused = 3;
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    let written = || world.server.lock().calls.iter().filter(|call| call.ends_with("/status")).count();
+    while written() < 4 {
+        tokio::time::sleep(STATUS_RETRY_MIN).await;
+    }
+    tokio::time::sleep(STATUS_RETRY_MAX).await;
+    assert_eq!(written(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_of_a_claim_that_is_given_up_is_not_tried_again() {
+    let world = World::new(30);
+    world.server.lock().statuses_refused = u32::MAX;
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    claims.unprepare(UID).await.unwrap();
+    // Only the tries hold the claims beside this test.
+    while Arc::strong_count(&claims) > 1 {
+        tokio::time::sleep(STATUS_RETRY_MIN).await;
+    }
 }
 
 #[tokio::test]
