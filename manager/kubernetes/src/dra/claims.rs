@@ -88,6 +88,8 @@ pub(super) struct Claims {
     known: Mutex<Register>,
     /// Kubelet's list of the pods on this node.
     pod_resources: Arc<PodResources>,
+    /// Containers with slices of several claims, of which their pods were told.
+    torn: Mutex<BTreeSet<Consumer>>,
 }
 
 impl Claims {
@@ -110,7 +112,8 @@ impl Claims {
             }
         }
         let known = Mutex::new(known);
-        Ok(Claims { node, client, events, pool, boot_id, prepared, locks: Locks::default(), known, pod_resources })
+        let (locks, torn) = (Locks::default(), Mutex::default());
+        Ok(Claims { node, client, events, pool, boot_id, prepared, locks, known, pod_resources, torn })
     }
 
     /// The name of the node's pool.
@@ -438,6 +441,33 @@ impl Claims {
         }
     }
 
+    /// Tells pods of containers that have slices of several claims. They were not refused: kubelet does not ask again
+    /// for claims that are prepared when a pod joins.
+    async fn tell_torn(&self, torn: BTreeSet<&Consumer>, patience: Patience) -> Result<(), ClaimError> {
+        self.torn.lock().retain(|told| torn.contains(told));
+        for consumer in torn {
+            if self.torn.lock().contains(consumer) {
+                continue;
+            }
+            let Consumer { namespace, pod: name, container } = consumer;
+            if let Some(pod) = self.pod(namespace, name, patience).await? {
+                let is_ours = |claim: &str| self.known.lock().has_name(namespace, claim);
+                if let Some(reason) = pods::conflict(&pod, is_ours) {
+                    let text = format!(
+                        "{reason}. The claims were prepared before, so the pod was not refused, and the container can \
+                         use the devices of only one of them: delete the pod, and make it with one claim"
+                    );
+                    warn!(namespace, pod = name, container, "{text}");
+                    let about = pod_reference(namespace, name, pod.metadata.uid.as_deref().unwrap_or_default());
+                    let events = self.events.clone();
+                    tokio::spawn(async move { events.warn(about, "ContainerInTwoSlices", &text).await });
+                }
+            }
+            self.torn.lock().insert(consumer.clone());
+        }
+        Ok(())
+    }
+
     /// Whether the claim of this name, in the namespace of `claim`, is a slice here: it has a record, or is prepared now.
     fn is_ours(&self, name: &str, claim: &ClaimName, together: &BTreeSet<ClaimName>) -> bool {
         let namespace = &claim.namespace;
@@ -457,6 +487,9 @@ impl Parts for Claims {
             }
         }
         let patience = Patience::begin();
+        let mut once: BTreeSet<&Consumer> = BTreeSet::new();
+        let torn = of_claims.values().flatten().copied().filter(|consumer| !once.insert(consumer)).collect();
+        self.tell_torn(torn, patience).await.map_err(|error| error.to_string())?;
         for (uid, consumers) in of_claims {
             let unknown = self.known.lock().get_mut(&uid).map(|known| {
                 let pods = known.holding.look(&consumers);

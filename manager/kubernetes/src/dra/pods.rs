@@ -5,8 +5,11 @@
 //! CDI devices of these requests. A container is in one slice. So the requests that a container has together form one
 //! slice, and a request that no container has together with others is a slice of its own. If two containers have some
 //! requests in common but not all, no division gives each exactly its own, and the claim is refused: slices that
-//! overlap would be in one container together. A process has one region: in two slices, it would use the devices of one
-//! of them without limits.
+//! overlap would be in one container together. A process has one region: in two slices, it would use the devices of
+//! only one of them.
+//!
+//! A claim is refused when it is prepared. Kubelet does not ask again for a claim that is prepared already, so a pod
+//! that joins such claims later is not refused: it gets an event.
 
 use std::collections::{BTreeMap, BTreeSet};
 

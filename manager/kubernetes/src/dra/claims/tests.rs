@@ -34,6 +34,8 @@ struct ApiServer {
     /// It answers no request about events.
     is_silent_about_events: bool,
     calls: Vec<String>,
+    /// The events that were written.
+    events: Vec<Value>,
 }
 
 const EVENT: &str = "POST /api/v1/namespaces/team/events";
@@ -73,13 +75,18 @@ fn response(code: u16, body: &Value) -> Response<Body> {
 fn client(server: &Arc<Mutex<ApiServer>>) -> kube::Client {
     let server = Arc::clone(server);
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (answer, is_silent) = {
-            let mut server = server.lock();
-            let path = request.uri().path();
-            let is_silent = server.is_silent_about_events && path.contains("/events");
-            (server.answer(request.method().as_str(), path), is_silent)
-        };
+        let server = Arc::clone(&server);
         async move {
+            let (parts, body) = request.into_parts();
+            let (method, path) = (parts.method.as_str(), parts.uri.path());
+            let body = body.collect_bytes().await.unwrap();
+            let (answer, is_silent) = {
+                let mut server = server.lock();
+                if method == "POST" && path.ends_with("/events") {
+                    server.events.push(serde_json::from_slice(&body).unwrap());
+                }
+                (server.answer(method, path), server.is_silent_about_events && path.contains("/events"))
+            };
             if is_silent {
                 std::future::pending::<()>().await;
             }
@@ -394,6 +401,48 @@ async fn a_pod_whose_container_names_two_slices_is_refused() {
     assert!(world.slice().is_none());
     // This driver knows nothing of the other claim.
     prepare(&claims).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pod_that_joins_two_prepared_claims_gets_one_event() {
+    let world = World::new(30);
+    let claims = world.start("boot-1");
+    prepare(&claims).await.unwrap();
+    let other = ClaimName { name: "other".into(), uid: "u".into(), ..name() };
+    {
+        let mut object = claim(30);
+        object["metadata"] = json!({"name": "other", "namespace": "team", "uid": "u"});
+        world.server.lock().claim = Some(object);
+    }
+    claims.prepare(&other, &BTreeSet::from([other.clone()])).await.unwrap();
+    world.server.lock().pod = Some(json!({
+        "metadata": {"name": "pod", "uid": "pod-uid"},
+        "spec": {
+            "containers": [{"name": "main", "resources": {"claims": [{"name": "one"}, {"name": "two"}]}}],
+            "resourceClaims": [
+                {"name": "one", "resourceClaimName": "train"},
+                {"name": "two", "resourceClaimName": "other"},
+            ],
+        },
+    }));
+    let consumer =
+        |container: &str| Consumer { namespace: "team".into(), pod: "pod".into(), container: container.into() };
+    let listed = BTreeMap::from([
+        (format!("claim-{UID}"), BTreeSet::from([consumer("main"), consumer("side")])),
+        ("claim-u".to_owned(), BTreeSet::from([consumer("main")])),
+    ]);
+    world.server.lock().calls.clear();
+    for _ in 0..3 {
+        claims.learn(&listed).await.unwrap();
+    }
+    until_told_an_event(&world).await;
+    let server = world.server.lock();
+    let count = |call: &str| server.calls.iter().filter(|other| *other == call).count();
+    assert_eq!((count(EVENT), count("GET /api/v1/namespaces/team/pods/pod")), (1, 1), "{:?}", server.calls);
+    let text = server.events[0]["message"].as_str().unwrap();
+    let expected = "container \"main\" has the claims \"train\" and \"other\"";
+    assert!(text.starts_with(expected) && text.ends_with("make it with one claim"), "{text}");
+    assert_eq!(server.events[0]["involvedObject"]["uid"], "pod-uid");
 }
 
 #[tokio::test]
