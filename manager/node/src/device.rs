@@ -11,6 +11,9 @@ pub struct Devices {
     pub cuda_version: String,
     /// All devices, in NVML's order.
     pub devices: Vec<Device>,
+    /// Why the driver did not answer the last question; `None` if it did. Until it has answered once, no device is
+    /// known.
+    pub problem: Option<String>,
 }
 
 impl Devices {

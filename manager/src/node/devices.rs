@@ -21,6 +21,7 @@ pub(super) fn told(known: &Known, may_partition: bool) -> Devices {
         driver_version: inventory.driver_version.clone(),
         cuda_version: inventory.cuda_version.clone(),
         devices: inventory.devices.iter().map(|found| device(found, may_partition)).collect(),
+        problem: known.problem.clone(),
     }
 }
 

@@ -97,6 +97,14 @@ pub(super) enum AllocationError {
         /// The device's name in its pool.
         device: String,
     },
+    /// The device is not known, and the driver does not answer, for example because it is not loaded yet.
+    #[error("device {device} is not known, because the driver does not answer ({problem}); kubelet tries again")]
+    DriverSilent {
+        /// The device's name in its pool.
+        device: String,
+        /// Why the driver does not answer.
+        problem: String,
+    },
     /// The API server returned a value that none of our resource slices allows.
     #[error("request {request} has {capacity} {found:?} of device {device}; it must be {expected}")]
     Capacity {
@@ -253,7 +261,7 @@ impl Merged {
         } else {
             let device = device_of(devices, &result.device)
                 .filter(|device| !device.is_partitioned)
-                .ok_or_else(|| AllocationError::Gone { device: name() })?;
+                .ok_or_else(|| missing(name(), devices))?;
             let part = part(result, device, &config)?;
             match self.parts.iter_mut().find(|known| known.device_uuid == part.device_uuid) {
                 None => self.parts.push(part),
@@ -307,6 +315,13 @@ impl Merged {
             agreed = Some(said);
         }
         Ok(agreed)
+    }
+}
+
+fn missing(device: String, devices: &Devices) -> AllocationError {
+    match &devices.problem {
+        Some(problem) => AllocationError::DriverSilent { device, problem: problem.clone() },
+        None => AllocationError::Gone { device },
     }
 }
 

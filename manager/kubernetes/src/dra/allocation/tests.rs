@@ -258,6 +258,18 @@ fn what_cannot_be_prepared_is_refused_with_a_reason() {
 }
 
 #[test]
+fn nobody_deletes_a_pod_because_the_driver_is_not_loaded_yet() {
+    let claim = claim(json!([result("gpu", "gpu-a", "30", "8Gi")]), json!([]));
+    let devices = Devices { problem: Some("libnvidia-ml.so.1: not found".into()), ..Devices::default() };
+    let refused = resolved_on(&claim, &ClaimUid::parse(UID).unwrap(), &devices).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "device gpu-a is not known, because the driver does not answer (libnvidia-ml.so.1: not found); kubelet tries \
+         again"
+    );
+}
+
+#[test]
 fn a_claim_of_the_same_name_is_not_taken_for_it() {
     let uid = ClaimUid::parse("3f0c1d2e-0000-4000-8000-000000000002").unwrap();
     let other = requests(&claim(json!([]), json!([])), &uid);

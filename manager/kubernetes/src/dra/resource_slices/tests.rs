@@ -28,7 +28,7 @@ fn gpu(uuid: &str) -> node::Device {
 }
 
 fn node(devices: Vec<node::Device>) -> Devices {
-    Devices { driver_version: "580.65.06".into(), cuda_version: "13.0".into(), devices }
+    Devices { driver_version: "580.65.06".into(), cuda_version: "13.0".into(), devices, problem: None }
 }
 
 const ALL: Support = Support { taints: true, counters: true, shares: true };
