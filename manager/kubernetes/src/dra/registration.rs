@@ -10,8 +10,10 @@ use super::names::DRIVER;
 
 /// Kubelet's name for plugins of this kind.
 const PLUGIN_TYPE: &str = "DRAPlugin";
-/// The service of the driver, for kubelets that know `resource.k8s.io/v1`.
-const SERVICE: &str = "v1.DRAPlugin";
+/// The services of the driver: that for kubelets that know `resource.k8s.io/v1`, and the devices' health. Newer
+/// kubelets ask for the health only if it is named here; older ones ask anyway, and pass over names that they do not
+/// know.
+const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 
 /// Answers kubelet's questions about the driver.
 #[derive(Clone, Debug)]
@@ -34,7 +36,7 @@ impl Registration for Registrar {
             r#type: PLUGIN_TYPE.into(),
             name: DRIVER.into(),
             endpoint: self.endpoint.clone(),
-            supported_versions: vec![SERVICE.into()],
+            supported_versions: SERVICES.map(Into::into).into(),
         }))
     }
 
@@ -47,5 +49,26 @@ impl Registration for Registrar {
             RegistrationStatus { error, .. } => error!(error, "kubelet does not register the driver"),
         }
         Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_proto::kubelet::dra::dra_plugin_server;
+    use aliquot_proto::kubelet::dra_health::dra_resource_health_server;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn kubelet_is_told_all_services_that_the_driver_has() {
+        let info = Registrar::new("/driver.sock".into()).get_info(Request::new(InfoRequest {})).await.unwrap();
+        let named = info.into_inner().supported_versions;
+        assert_eq!(named, ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]);
+        // Kubelet's names are the ends of those in the protocol.
+        for (served, named) in
+            [dra_plugin_server::SERVICE_NAME, dra_resource_health_server::SERVICE_NAME].iter().zip(named)
+        {
+            assert!(served.ends_with(&named), "{served}, {named}");
+        }
     }
 }
