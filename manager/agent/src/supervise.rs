@@ -134,7 +134,8 @@ pub fn main(dir: &Path) -> ExitCode {
             }
             (end, Some(socket))
         }
-        Err(why) => (dir.stop().map_or_else(|| End::failed(why), End::unknown), None),
+        // The job has done nothing, and may start on another node.
+        Err(why) => (dir.stop().map_or_else(|| End::refused(why), End::unknown), None),
     };
     if let Err(error) = dir.note_end(&end) {
         eprintln!("aliquot-manager: cannot note how {} has ended: {error}", dir.path().display());
@@ -158,9 +159,9 @@ fn supervise(dir: &InstanceDir, signals: SignalFd, spec: LaunchSpec) -> End {
     match Supervisor::start(dir, signals, spec) {
         Ok(supervisor) => supervisor.run(),
         Err(why) => {
-            // Init may run already.
+            // Init may run already, but not the command.
             kill_descendants();
-            End::failed(why)
+            End::refused(why)
         }
     }
 }
@@ -295,6 +296,7 @@ impl Supervisor<'_> {
         let mut end = End { started_unix_ms: self.started_unix_ms, ..End::unknown(Reason::Exited) };
         match self.status {
             Some(Said::Failed(why)) if self.reason.is_none() => return End::failed(why),
+            Some(Said::Refused(why)) if self.reason.is_none() => return End::refused(why),
             Some(Said::Exited(code)) => end.exit_code = Some(code),
             Some(Said::Killed(signal)) => end.signal = signal,
             // This process or another one has killed init, and the command with it.

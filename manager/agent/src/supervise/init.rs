@@ -2,7 +2,7 @@
 //! behind, and kills them when the command has ended.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
@@ -37,8 +37,10 @@ const OPEN_FILES: u64 = 1024;
 pub(super) enum Said {
     /// The command has run since this time, in milliseconds since 1970.
     Started(u64),
-    /// The command cannot be started.
+    /// The command cannot be started here or elsewhere: it names a program or a directory that is not there.
     Failed(String),
+    /// The node lacks what it needs to start the command.
+    Refused(String),
     /// The command has ended with this code.
     Exited(i32),
     /// The command was ended by this signal.
@@ -97,7 +99,7 @@ pub(super) fn main(spec: &LaunchSpec, is_own_namespace: bool, ends: Ends) -> ! {
                     say(&end);
                 }
             }
-            Err(why) => say(&Said::Failed(why)),
+            Err(why) => say(&why),
         }
     }
     if is_own_namespace {
@@ -121,18 +123,20 @@ fn mount_proc() {
     }
 }
 
-fn start(spec: &LaunchSpec, output: OwnedFd) -> Result<Pid, String> {
+/// Starts the command. The error is what to report.
+fn start(spec: &LaunchSpec, output: OwnedFd) -> Result<Pid, Said> {
     let mut words = spec.command.clone();
     // The file stays open until the command has started.
     let mut file = None;
     if let Some(ContainerVariables { lines, word }) = &spec.container_variables {
-        let made = file.insert(variables_file(lines)?);
+        let made = file.insert(variables_file(lines).map_err(Said::Refused)?);
         // Podman opens the file through its own descriptor.
         let path = format!("/proc/self/fd/{}", made.as_raw_fd());
-        *words.get_mut(*word).ok_or("the command has no place for the container's variables")? = path;
+        let place = words.get_mut(*word);
+        *place.ok_or_else(|| Said::Failed("the command has no place for the container's variables".into()))? = path;
     }
-    let (program, arguments) = words.split_first().ok_or("no command is given")?;
-    let copy = output.try_clone().map_err(|error| format!("cannot copy a descriptor: {error}"))?;
+    let (program, arguments) = words.split_first().ok_or_else(|| Said::Failed("no command is given".into()))?;
+    let copy = output.try_clone().map_err(|error| Said::Refused(format!("cannot copy a descriptor: {error}")))?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(spec.environment.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(output).stderr(copy);
@@ -140,14 +144,22 @@ fn start(spec: &LaunchSpec, output: OwnedFd) -> Result<Pid, String> {
     // SAFETY: this process has one thread, so its child may do whatever this process may.
     unsafe { command.pre_exec(become_user) };
     let child = command.spawn().map_err(|error| {
-        format!("cannot run {program:?} in {} as user {}: {error}", spec.work_dir.display(), spec.user.uid)
+        let why = format!("cannot run {program:?} in {} as user {}: {error}", spec.work_dir.display(), spec.user.uid);
+        // Podman is a program of the node.
+        if spec.container.is_some() || is_shortage(&error) { Said::Refused(why) } else { Said::Failed(why) }
     })?;
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
 
+/// Whether the node has no more processes, descriptors or memory, or the user no more processes on this node.
+fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [Errno::EAGAIN, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE];
+    error.raw_os_error().is_some_and(|code| shortages.contains(&Errno::from_raw(code)))
+}
+
 /// A file with these variables that has no name in the file system, and that children inherit.
 fn variables_file(variables: &str) -> Result<File, String> {
-    let failed = |error: std::io::Error| format!("cannot make a file for the container's variables: {error}");
+    let failed = |error: io::Error| format!("cannot make a file for the container's variables: {error}");
     let file = memfd_create("variables", MFdFlags::empty()).map_err(|errno| failed(errno.into()))?;
     let mut file = File::from(file);
     file.write_all(variables.as_bytes()).map_err(failed)?;
@@ -155,7 +167,7 @@ fn variables_file(variables: &str) -> Result<File, String> {
 }
 
 /// The steps of the child between its fork and the start of the program.
-pub(super) fn preparation(user: Credentials, work_dir: std::path::PathBuf) -> impl FnMut() -> std::io::Result<()> {
+pub(super) fn preparation(user: Credentials, work_dir: std::path::PathBuf) -> impl FnMut() -> io::Result<()> {
     move || {
         // The child gets its own session: no terminal, and a process group to send signals to.
         nix::unistd::setsid()?;
@@ -172,7 +184,7 @@ pub(super) fn preparation(user: Credentials, work_dir: std::path::PathBuf) -> im
 }
 
 /// Gives up root's rights for those of the job's user; without root's rights this process is that user's already.
-pub(super) fn become_user(user: &Credentials) -> std::io::Result<()> {
+pub(super) fn become_user(user: &Credentials) -> io::Result<()> {
     if geteuid().is_root() {
         let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
         setgroups(&groups)?;
@@ -222,5 +234,17 @@ fn follow(
                 Ok(_) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_told_from_a_wrong_command() {
+        let is_shortage = |errno: Errno| is_shortage(&errno.into());
+        assert!([Errno::EAGAIN, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE].into_iter().all(is_shortage));
+        assert!(![Errno::ENOENT, Errno::EACCES, Errno::ENOEXEC, Errno::E2BIG].into_iter().any(is_shortage));
     }
 }

@@ -1,12 +1,10 @@
 //! How a node handles commands of the scheduler.
 
 use std::fs;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use aliquot_proto::agent::v1::scheduler_message::Message;
 use aliquot_proto::agent::v1::{
-    Amounts, AskReport, DevicePart, EndReason, EndSession, Process, ReadLog, Secret, Start,
+    Amounts, AskReport, DevicePart, EndReason, EndSession, Process, ReadLog, Secret, Start, outcome,
 };
 use nix::sys::signal::{Signal, kill};
 
@@ -212,6 +210,20 @@ fn what_cannot_be_started_is_said_with_the_reason() {
 }
 
 #[test]
+fn what_the_node_lacks_does_not_fail_a_job() {
+    let (mut scheduler, node) = joined();
+    let log = node.path("state/cluster/logs/1.0.0");
+    fs::write(&log, "this is no directory").unwrap();
+    scheduler.start_job(1, shell("true"));
+    let why = scheduler.refused(1);
+    assert!(why.contains("cannot write the log"), "{why}");
+    fs::remove_file(&log).unwrap();
+    scheduler.start_job(2, Process { command: vec!["/no/such/program".into()], ..shell("") });
+    let failed = scheduler.outcome(2).outcome;
+    assert!(matches!(failed, Some(outcome::Outcome::Failed(_))), "another node has no such program either: {failed:?}");
+}
+
+#[test]
 fn a_command_that_comes_again_does_nothing_twice() {
     let (mut scheduler, node) = joined();
     let marks = node.path("marks");
@@ -313,9 +325,5 @@ fn what_a_newer_scheduler_says_does_not_disturb_a_node() {
 fn a_wrong_token_is_said_in_the_log() {
     let scheduler = Scheduler::start(LEASE_MS);
     let node = Node::with(&scheduler.settings_with("wrong"));
-    let until = Instant::now() + Duration::from_secs(60);
-    while !node.agent_log().contains("the join token is unknown") {
-        assert!(Instant::now() < until, "{}", node.agent_log());
-        thread::sleep(Duration::from_millis(10));
-    }
+    node.wait_until("the log says it", |node| node.agent_log().contains("the join token is unknown"));
 }

@@ -22,6 +22,8 @@ pub(crate) struct Asked {
     pub(crate) removed: Vec<String>,
     /// Why it makes no slice, if it refuses.
     pub(crate) refuses: Option<String>,
+    /// Whether it answers no request for a slice.
+    pub(crate) is_silent: bool,
 }
 
 pub(crate) struct FakeManager {
@@ -74,11 +76,17 @@ impl NodeManager for Service {
 
     async fn create_slice(&self, request: Request<CreateSliceRequest>) -> Answer<Slice> {
         let request = request.into_inner();
-        let mut asked = self.0.lock().expect("what was asked");
-        if let Some(why) = &asked.refuses {
-            return Err(Status::resource_exhausted(why.clone()));
+        let is_silent = {
+            let mut asked = self.0.lock().expect("what was asked");
+            if let Some(why) = &asked.refuses {
+                return Err(Status::resource_exhausted(why.clone()));
+            }
+            asked.made.push(request.clone());
+            asked.is_silent
+        };
+        if is_silent {
+            std::future::pending::<()>().await;
         }
-        asked.made.push(request.clone());
         let Ok(shim_path) = std::env::current_exe().map(|path| path.with_file_name("no-shim.so")) else {
             return never();
         };

@@ -73,6 +73,16 @@ impl Node {
         fs::read_to_string(self.path("agent.log")).unwrap_or_default()
     }
 
+    /// Waits until this holds.
+    #[track_caller]
+    pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&Node) -> bool) {
+        let until = Instant::now() + DEADLINE;
+        while !holds(self) {
+            assert!(Instant::now() < until, "not yet: {what}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// The process that supervises this instance.
     pub(crate) fn supervisor(&self, number: u64) -> Pid {
         let file = self.path(&format!("state/cluster/instances/1-{number}/supervisor"));

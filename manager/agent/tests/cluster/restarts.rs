@@ -1,9 +1,11 @@
 //! Kills of the agent and of supervisors, and leases that lapse.
 
-use aliquot_proto::agent::v1::EndReason;
+use aliquot_proto::agent::v1::scheduler_message::Message;
+use aliquot_proto::agent::v1::{Amounts, DevicePart, EndReason, Start};
 use nix::sys::signal::{Signal, kill};
 
-use crate::scheduler::{claim, generation, shell};
+use crate::manager::DEVICE;
+use crate::scheduler::{claim, generation, shell, start};
 use crate::{Node, Pipe, Scheduler};
 
 /// A node on which one job runs. A process of the job that hides holds the pipe open.
@@ -61,6 +63,24 @@ fn a_new_agent_tells_what_has_ended_meanwhile() {
     let ended = scheduler.ended(1);
     assert_eq!((ended.exit_code, ended.reason()), (Some(6), EndReason::Exited));
     assert!(ended.started_unix_ms > 0);
+}
+
+#[test]
+fn a_restart_during_a_start_does_not_fail_the_job() {
+    let mut scheduler = Scheduler::start(60_000);
+    let mut node = Node::start(&scheduler);
+    scheduler.report();
+    node.manager.asked(|asked| asked.is_silent = true);
+    let devices = vec![DevicePart { uuid: DEVICE.into(), core_millis: 300, memory_bytes: 12_345 }];
+    let amounts = Some(Amounts { devices, ..Amounts::default() });
+    scheduler.say(Message::Start(Start { amounts, ..start(1, shell("true")) }));
+    node.wait_until("the manager is asked for a slice", |node| node.manager.asked(|asked| !asked.made.is_empty()));
+    let session = scheduler.session;
+    node.kill_agent();
+    node.start_agent();
+    scheduler.report_after(session);
+    let why = scheduler.refused(1);
+    assert!(why.contains("node manager has ended"), "{why}");
 }
 
 #[test]

@@ -193,6 +193,15 @@ impl Scheduler {
         }
     }
 
+    /// The reason why the node refused an instance, so that it may start on another one.
+    #[track_caller]
+    pub(crate) fn refused(&mut self, number: u64) -> String {
+        match self.outcome(number).outcome {
+            Some(outcome::Outcome::Refused(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Sends a message to the session of the newest message.
     pub(crate) fn say(&self, message: Message) {
         self.say_to(self.session, message);
