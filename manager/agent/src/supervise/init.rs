@@ -95,9 +95,7 @@ pub(super) fn main(spec: &LaunchSpec, is_own_namespace: bool, ends: Ends) -> ! {
         match start(spec, output) {
             Ok(child) => {
                 say(&Said::Started(clock::unix_ms()));
-                if let Some(end) = follow(spec, child, &signals, &lifeline, requests.as_ref()) {
-                    say(&end);
-                }
+                follow(spec, child, &signals, &lifeline, requests.as_ref(), say);
             }
             Err(why) => say(&why),
         }
@@ -194,15 +192,20 @@ pub(super) fn become_user(user: &Credentials) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until the command has ended; `None` if the supervisor ends first. Meanwhile it carries out the agent's
-/// requests.
+/// Waits until the command has ended, and says how. Returns early if the supervisor ends first. Meanwhile it carries out
+/// the agent's requests.
+///
+/// A shell that is asked to end may do so before the program that it runs. So a command that was asked to end has its
+/// whole process group waited for. The supervisor kills this process when the grace is over.
 fn follow(
     spec: &LaunchSpec,
     command: Pid,
     signals: &SignalFd,
     lifeline: &OwnedFd,
     requests: Option<&UnixListener>,
-) -> Option<Said> {
+    say: impl Fn(&Said),
+) {
+    let (mut has_ended, mut is_asked_to_end) = (false, false);
     loop {
         let mut sources =
             vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN), PollFd::new(lifeline.as_fd(), PollFlags::POLLIN)];
@@ -210,7 +213,7 @@ fn follow(
         let _ = poll(&mut sources, PollTimeout::NONE);
         let is_alone = sources[1].revents().is_some_and(|events| !events.is_empty());
         if is_alone {
-            return None;
+            return;
         }
         // This call does not wait, because the listener is non-blocking.
         if let Some(Ok((agent, _))) = requests.map(UnixListener::accept) {
@@ -221,18 +224,24 @@ fn follow(
         }
         while let Ok(Some(info)) = signals.read_signal() {
             if info.ssi_signo == Signal::SIGTERM as u32 {
+                is_asked_to_end = true;
                 let _ = killpg(command, Signal::SIGTERM);
             }
         }
         loop {
-            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) if pid == command => return Some(Said::Exited(code)),
-                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == command => {
-                    return Some(Said::Killed(signal as u32));
-                }
+            let end = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) if pid == command => Said::Exited(code),
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == command => Said::Killed(signal as u32),
                 Ok(WaitStatus::StillAlive) | Err(_) => break,
-                Ok(_) => {}
-            }
+                Ok(_) => continue,
+            };
+            say(&end);
+            has_ended = true;
+        }
+        // Without a signal, this call only looks for processes of the group. Each of them is a child of this process when
+        // its parent has ended, so the end of the last one is noticed.
+        if has_ended && (!is_asked_to_end || killpg(command, None) == Err(Errno::ESRCH)) {
+            return;
         }
     }
 }

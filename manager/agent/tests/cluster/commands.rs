@@ -138,6 +138,30 @@ fn a_job_that_is_stopped_may_clean_up() {
 }
 
 #[test]
+fn a_program_that_a_shell_runs_may_clean_up_too() {
+    let (mut scheduler, node) = joined();
+    let mut pipe = node.pipe("pipe");
+    let saved = node.path("saved");
+    // The shell ends at once. Its program saves only when it has no parent but the job's first process any more.
+    let worker = format!(
+        "shell=$PPID; has_parent() {{ read -r a b c parent d < /proc/$$/stat; test $parent = $shell; }}; \
+         trap 'while has_parent; do sleep 0.02; done; echo done > {}; exit 0' TERM; \
+         echo up > {}; while :; do sleep 0.05; done",
+        saved.display(),
+        pipe.path()
+    );
+    let script = "sh -c \"$WORKER\"; true";
+    let environment = [("WORKER".to_owned(), worker)].into();
+    scheduler.start_job(1, Process { environment, ..shell(script) });
+    scheduler.started(1);
+    pipe.wait_for("up");
+    scheduler.stop_job(1, 2);
+    let ended = scheduler.ended(1);
+    assert_eq!((ended.signal, ended.reason()), (15, EndReason::Stopped));
+    assert_eq!(fs::read_to_string(&saved).unwrap(), "done\n");
+}
+
+#[test]
 fn a_job_that_does_not_end_is_killed_as_a_whole() {
     let (mut scheduler, node) = joined();
     let mut pipe = node.pipe("pipe");
