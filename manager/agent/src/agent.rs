@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{error, info, warn};
 
+use crate::aside::begin_aside;
 use crate::container;
 use crate::files;
 use crate::instance::{InstanceDir, Number, number};
@@ -26,6 +27,7 @@ use crate::manager::{Manager, slice_name};
 use crate::report::{self, Machine};
 use crate::secrets;
 use crate::settings::Config;
+use crate::users::{self, LookUp};
 
 mod commands;
 mod instances;
@@ -120,6 +122,7 @@ struct Agent {
     config: Arc<Config>,
     machine: Machine,
     manager: Manager,
+    look_up: LookUp,
     logs: Logs,
     /// The logs that jobs still write to.
     written_logs: watch::Sender<BTreeSet<String>>,
@@ -170,6 +173,7 @@ impl Agent {
         let agent = Agent {
             machine: Machine::this(),
             manager: Manager::new(&config.manager_socket),
+            look_up: Arc::new(users::look_up),
             logs: Logs::new(state.join("logs")),
             written_logs: watch::Sender::new(BTreeSet::new()),
             promises,
@@ -312,7 +316,9 @@ impl Agent {
     fn sweep_logs(&self) {
         let (logs, age) = (self.logs.clone(), DAY * self.config.settings.log_days);
         let written = self.written_logs.borrow().clone();
-        tokio::task::spawn_blocking(move || logs.remove_older_than(age, |log| written.contains(log)));
+        if let Err(error) = begin_aside(move || logs.remove_older_than(age, |log| written.contains(log))) {
+            warn!(%error, "cannot remove old logs now");
+        }
     }
 
     /// Begins a new session. No instance of the last one runs any more.

@@ -7,6 +7,7 @@
 //! | `agent` | carries out what the scheduler says, and tells it what has become of that |
 //! | `instance`, `lease`, `logs` | files: what was commanded and how it ended, until when jobs may run, what they write |
 //! | `supervise` | the process that starts a job and ends it, whatever happens to the agent |
+//! | `aside` | work that waits, so that the lease does not |
 //! | `container` | how podman runs a job that has an image |
 //! | `secrets` | files that only a job's user can read, in memory |
 //! | `streams`, `send_log` | what users run beside a job, connections to its ports, and its log, on the way to them |
@@ -20,6 +21,7 @@ pub mod settings;
 pub mod slice_environment;
 
 mod agent;
+mod aside;
 mod clock;
 mod container;
 mod files;

@@ -15,6 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tracing::{info, warn};
 
+use crate::aside::aside;
 use crate::identity::{self, LinkError};
 use crate::settings::{Config, Source};
 
@@ -159,7 +160,10 @@ async fn converse(
     let channel = identity.connect(config, scheduler).await?;
     let (messages, to_send) = mpsc::channel(MESSAGES_MAX);
     let bulk = identity.connect_when_used(config, scheduler)?;
-    let link = Link { messages, bulk, local_address: local_address(scheduler) };
+    let of = scheduler.to_owned();
+    // The look-up of the scheduler's name may wait.
+    let local_address = aside(move || local_address(&of)).await.ok().flatten();
+    let link = Link { messages, bulk, local_address };
     // The scheduler may wait for the first message before it answers.
     if events.send(LinkEvent::Up(link)).await.is_err() {
         return Ok(());

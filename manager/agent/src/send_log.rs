@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use aliquot_proto::agent::v1::agents_client::AgentsClient;
@@ -12,6 +13,7 @@ use tonic::Request;
 use tonic::transport::Channel;
 use tracing::debug;
 
+use crate::aside::aside;
 use crate::logs;
 
 /// The metadata key for the request's id.
@@ -31,8 +33,10 @@ pub(crate) async fn send(channel: Channel, read: ReadLog, dir: PathBuf, written:
     let mut request = Request::new(ReceiverStream::new(to_send));
     request.metadata_mut().insert(READ_ID, id);
     let reading = async move {
-        if let Err(error) = read_all(&read, &dir, &written, &chunks).await {
-            debug!(%error, log = read.log, "cannot read a log");
+        let of = read.log.clone();
+        match aside(move || read_all(&read, &dir, &written, &chunks)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) | Err(error) => debug!(%error, log = of, "cannot read a log"),
         }
     };
     let mut client = AgentsClient::new(channel);
@@ -42,8 +46,8 @@ pub(crate) async fn send(channel: Channel, read: ReadLog, dir: PathBuf, written:
     }
 }
 
-/// Returns when everything is read, or the reader is gone.
-async fn read_all(
+/// Returns when everything is read, or the reader is gone. Waits on the thread that calls it.
+fn read_all(
     read: &ReadLog,
     dir: &Path,
     written: &watch::Receiver<BTreeSet<String>>,
@@ -61,13 +65,14 @@ async fn read_all(
             if !goes_on {
                 return Ok(());
             }
-            tokio::select! {
-                () = tokio::time::sleep(FOLLOW_INTERVAL) => continue,
-                () = chunks.closed() => return Ok(()),
+            thread::sleep(FOLLOW_INTERVAL);
+            if chunks.is_closed() {
+                return Ok(());
             }
+            continue;
         }
         offset = begin + data.len() as u64;
-        if chunks.send(LogChunk { data, offset: begin }).await.is_err() {
+        if chunks.blocking_send(LogChunk { data, offset: begin }).is_err() {
             return Ok(());
         }
     }
@@ -79,8 +84,8 @@ mod tests {
 
     async fn sent(read: ReadLog, dir: &Path, written: watch::Receiver<BTreeSet<String>>) -> (u64, String) {
         let (chunks, mut received) = mpsc::channel(4);
-        read_all(&read, dir, &written, &chunks).await.unwrap();
-        drop(chunks);
+        let path = dir.to_owned();
+        aside(move || read_all(&read, &path, &written, &chunks)).await.unwrap().unwrap();
         let (mut first, mut text) = (None, String::new());
         while let Some(chunk) = received.recv().await {
             first.get_or_insert(chunk.offset);
@@ -113,7 +118,7 @@ mod tests {
         let read = ReadLog { log: "1.0.0".into(), follow: true, ..ReadLog::default() };
         let (chunks, mut received) = mpsc::channel(4);
         let path = dir.path().to_owned();
-        let reading = tokio::spawn(async move { read_all(&read, &path, &of, &chunks).await });
+        let reading = tokio::spawn(aside(move || read_all(&read, &path, &of, &chunks)));
         assert_eq!(received.recv().await.unwrap().data, b"one\n");
         writer.append(b"two\n");
         assert_eq!(received.recv().await.unwrap().data, b"two\n");
@@ -121,6 +126,6 @@ mod tests {
         written.send_replace(BTreeSet::new());
         assert_eq!(received.recv().await.unwrap().data, b"three\n");
         assert!(received.recv().await.is_none());
-        reading.await.unwrap().unwrap();
+        reading.await.unwrap().unwrap().unwrap();
     }
 }

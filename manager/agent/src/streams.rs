@@ -24,6 +24,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 use tracing::debug;
 
+use crate::aside::aside;
 use crate::supervise::requests::{self, Reply};
 
 /// The metadata key for the stream's id.
@@ -136,11 +137,11 @@ async fn ask_aside(
     descriptors: Vec<OwnedFd>,
 ) -> Result<(UnixStream, Vec<OwnedFd>), Refused> {
     let dir = instance.dir.clone();
-    let asked = tokio::task::spawn_blocking(move || {
+    let asked = aside(move || {
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         ask(&dir, &request, &borrowed)
     });
-    asked.await.unwrap_or_else(|error| Err(refused(error.to_string())))
+    asked.await.unwrap_or_else(|error| Err(refused(format!("its node has no thread left: {error}"))))
 }
 
 /// The kind of terminal that a command wants; `dumb` if its name could be anything else than such a kind. `None` if the

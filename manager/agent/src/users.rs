@@ -1,6 +1,7 @@
 //! The users whose jobs may run on this node, and their accounts here.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use nix::unistd::{Uid, User, geteuid, getgrouplist};
 
@@ -16,7 +17,10 @@ pub(crate) struct JobUser {
     pub(crate) shell: PathBuf,
 }
 
-/// The user `uid`, whom the scheduler knows as `name`.
+/// How a user is found, as [`look_up`] does.
+pub(crate) type LookUp = Arc<dyn Fn(u32, &str, &Settings) -> Result<JobUser, String> + Send + Sync>;
+
+/// The user `uid`, whom the scheduler knows as `name`. Waits where a name service on another machine does not answer.
 ///
 /// # Errors
 /// The error says why jobs of this user do not run here.

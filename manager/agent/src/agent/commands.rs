@@ -10,7 +10,7 @@ use super::{Agent, named, start};
 use crate::clock;
 use crate::instance::{End, Number, Reason, without_secrets};
 use crate::lease::Lease;
-use crate::{send_log, streams, users};
+use crate::{send_log, streams};
 
 impl Agent {
     /// Carries out one message of the scheduler.
@@ -94,10 +94,9 @@ impl Agent {
             return Err("the command does not say what to run".into());
         }
         let log_dir = self.logs.dir(&process.log).ok_or_else(|| format!("{:?} cannot name a log", process.log))?;
-        let user = users::look_up(process.uid, &process.user, &self.config.settings)?;
         let dir = self.instance_dir(number);
         dir.create(start).map_err(|error| format!("the node cannot write its state: {error}"))?;
-        let surroundings = start::Surroundings { config: self.config.clone(), user, log_dir };
+        let surroundings = start::Surroundings { config: self.config.clone(), look_up: self.look_up.clone(), log_dir };
         let started = start::Supervised::start(&dir).map_err(|error| {
             dir.remove();
             format!("cannot start a supervisor: {error}")
@@ -150,5 +149,58 @@ impl Agent {
         let running = instance.filter(|instance| instance.start.claim == open.claim).and_then(Instance::running);
         let running = running.ok_or_else(|| "it does not run on its node any more, or not yet".to_owned());
         tokio::spawn(streams::answer(link.bulk.clone(), open, running));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, mpsc};
+    use std::thread;
+
+    use aliquot_proto::agent::v1::{Generation, Process};
+
+    use super::*;
+    use crate::settings::Settings;
+
+    const INSTANCE: Number = (1, 1);
+
+    #[tokio::test]
+    async fn a_slow_name_service_does_not_delay_the_lease() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings: Settings = toml::from_str("scheduler = '127.0.0.1:1'").unwrap();
+        let (state, runtime) = (dir.path().join("state"), dir.path().join("run"));
+        let config = settings.completed(&state, &runtime, &dir.path().join("socket"), "node").unwrap();
+        let mut agent = Agent::open(config).unwrap();
+        let (asks, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        let (answer, answers) = mpsc::channel();
+        let (answers, agents_thread) = (Mutex::new(answers), thread::current().id());
+        agent.look_up = Arc::new(move |_, name, _| {
+            asks.send((name.to_owned(), thread::current().id())).unwrap();
+            let waits_alone = thread::current().id() != agents_thread;
+            Err(if waits_alone { answers.lock().unwrap().recv().unwrap() } else { "the lease waits, too".into() })
+        });
+        let say = |agent: &mut Agent, message| {
+            let session = agent.promises.session();
+            agent.obey(SchedulerMessage { session, message: Some(message) });
+        };
+        agent.lease = Lease { end_ms: clock::boot_ms() + 60_000, length_ms: 60_000 };
+        let process =
+            Process { command: vec!["true".into()], log: "1.0.0".into(), user: "ada".into(), ..Process::default() };
+        let generation = Some(Generation { term: INSTANCE.0, number: INSTANCE.1 });
+        say(&mut agent, Message::Start(Start { generation, process: Some(process), ..Start::default() }));
+        let (name, thread) = asked.recv().await.unwrap();
+        assert_eq!(name, "ada");
+        assert_ne!(thread, agents_thread, "the agent itself waits for the name service");
+
+        let before = agent.lease;
+        agent.sent_ms.insert(1, clock::boot_ms());
+        say(&mut agent, Message::Renew(Renew { sequence: 1, lease_ms: 120_000, term: INSTANCE.0 }));
+        assert!(agent.lease.end_ms > before.end_ms);
+
+        answer.send("there is no user ada".to_owned()).unwrap();
+        let news = agent.inbox.as_mut().unwrap().recv().await.unwrap();
+        agent.take(news);
+        let end = agent.instances.get(&INSTANCE).and_then(|instance| instance.end.clone()).unwrap();
+        assert_eq!((end.failure.as_deref(), end.is_nodes_fault), (Some("there is no user ada"), true));
     }
 }

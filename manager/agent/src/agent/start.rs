@@ -7,12 +7,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
-use std::thread;
 
 use aliquot_proto::agent::v1::{Process, Start};
 use tokio::sync::mpsc;
+use tracing::warn;
 
 use super::{Agent, News};
+use crate::aside::{aside, begin_aside};
 use crate::container;
 use crate::instance::{End, InstanceDir, Number};
 use crate::manager::{Manager, slice_name, slice_request};
@@ -21,7 +22,7 @@ use crate::secrets;
 use crate::settings::Config;
 use crate::slice_environment::{self, NVIDIA_VISIBLE_DEVICES, VISIBLE_DEVICES};
 use crate::supervise::LaunchSpec;
-use crate::users::JobUser;
+use crate::users::{JobUser, LookUp};
 
 /// The search path for programs, for jobs that do not set one.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -62,7 +63,10 @@ impl Supervised {
     fn tell(&mut self, prepared: Prepared) {
         if let Some(mut input) = self.spec.take() {
             // The spec may be larger than the pipe. If the supervisor has ended, its end is seen elsewhere.
-            thread::spawn(move || _ = input.write_all(&prepared.0));
+            if let Err(error) = begin_aside(move || _ = input.write_all(&prepared.0)) {
+                // The supervisor loses its input, and notes that the job was not started.
+                warn!(%error, "cannot tell a supervisor what to run");
+            }
         }
     }
 
@@ -78,7 +82,8 @@ impl Supervised {
 
     /// Waits for the end of a supervisor that has noted the end of its job, and so ends soon.
     pub(super) fn wait_in_background(mut self) {
-        thread::spawn(move || _ = self.child.wait());
+        // Without a thread, the entry of the ended process stays in the kernel's table as long as this process lives.
+        let _ = begin_aside(move || _ = self.child.wait());
     }
 
     /// Kills the supervisor before it has started anything.
@@ -91,7 +96,8 @@ impl Supervised {
 /// Everything that is needed besides the command to start an instance.
 pub(super) struct Surroundings {
     pub(super) config: Arc<Config>,
-    pub(super) user: JobUser,
+    /// Finds the job's user.
+    pub(super) look_up: LookUp,
     pub(super) log_dir: PathBuf,
 }
 
@@ -158,33 +164,44 @@ async fn put_into_slice(
     start: &Start,
     number: Number,
     pid: u32,
-    Surroundings { config, user, log_dir }: Surroundings,
+    Surroundings { config, look_up, log_dir }: Surroundings,
     mut manager: Manager,
 ) -> Result<LaunchSpec, String> {
-    let mut process = start.process.clone().unwrap_or_default();
-    let secrets = secrets::take(&mut process, secrets::dir_of(&config.secrets_dir, number), &user.credentials)?;
-    let mut spec = LaunchSpec { secrets, ..launch_spec(&config, &process, &user, log_dir) };
+    let no_thread = |error: io::Error| format!("the node has no thread left: {error}");
+    let (mut process, of) = (start.process.clone().unwrap_or_default(), Arc::clone(&config));
+    // The user and the home may be on other machines, which may not answer.
+    let found = aside(move || {
+        let user = look_up(process.uid, &process.user, &of.settings)?;
+        let secrets = secrets::take(&mut process, secrets::dir_of(&of.secrets_dir, number), &user.credentials)?;
+        let spec = LaunchSpec { secrets, ..launch_spec(&of, &process, &user, log_dir) };
+        Ok::<_, String>((process, user, spec))
+    });
+    let (process, user, mut spec) = found.await.map_err(no_thread)??;
     let request = slice_request(start, number, pid)?;
     let failed = |status: tonic::Status| format!("the node manager makes no slice: {}", status.message());
     let slice = match request.parts.is_empty() {
         true => None,
         false => Some(manager.create(request).await.map_err(failed)?),
     };
-    if let Some(image) = &process.image {
-        let cdi_device = slice.as_ref().map(|slice| slice.cdi_device.as_str());
-        if cdi_device == Some("") {
+    if let Some(image) = process.image.clone() {
+        let cdi_device = slice.map(|slice| slice.cdi_device);
+        if cdi_device.as_deref() == Some("") {
             return Err("the node manager publishes no slices for containers: see cdi_dir in its configuration".into());
         }
-        let container = container::Container {
-            name: container::Name { slice: slice_name(number), supervisor: pid.cast_signed() },
-            process: &process,
-            image,
-            user: &user,
-            settings: &config.settings,
-            cdi_device,
-            groups_file: &config.runtime_dir.join(container::GROUPS_FILE),
-        };
-        return container::contain(spec, &container);
+        // The directories to mount may be on other machines, too.
+        let contained = aside(move || {
+            let container = container::Container {
+                name: container::Name { slice: slice_name(number), supervisor: pid.cast_signed() },
+                process: &process,
+                image: &image,
+                user: &user,
+                settings: &config.settings,
+                cdi_device: cdi_device.as_deref(),
+                groups_file: &config.runtime_dir.join(container::GROUPS_FILE),
+            };
+            container::contain(spec, &container)
+        });
+        return contained.await.map_err(no_thread)?;
     }
     let Some(slice) = slice else {
         // Without a slice a job must see no device.
@@ -235,22 +252,24 @@ mod tests {
     use crate::settings::Settings;
     use crate::supervise::Credentials;
 
-    fn surroundings() -> Surroundings {
+    fn config() -> Arc<Config> {
         let settings: Settings =
             toml::from_str("scheduler = 'head:1'\nenvironment = { SITE = 'a', SHARED = 'node' }").unwrap();
         let config = settings.completed(Path::new("/s"), Path::new("/r"), Path::new("/r/manager.sock"), "n").unwrap();
-        let user = JobUser {
+        Arc::new(config)
+    }
+
+    fn ada() -> JobUser {
+        JobUser {
             credentials: Credentials { uid: 7, gid: 8, groups: vec![8] },
             name: "ada".into(),
             home: "/nowhere/ada".into(),
             shell: "/bin/sh".into(),
-        };
-        Surroundings { config: Arc::new(config), user, log_dir: "/logs/1.0.0".into() }
+        }
     }
 
     fn planned(process: &Process) -> LaunchSpec {
-        let Surroundings { config, user, log_dir } = surroundings();
-        launch_spec(&config, process, &user, log_dir)
+        launch_spec(&config(), process, &ada(), "/logs/1.0.0".into())
     }
 
     #[test]
@@ -274,7 +293,9 @@ mod tests {
             Process { environment: [("CUDA_VISIBLE_DEVICES".to_owned(), "0".to_owned())].into(), ..Process::default() };
         let start = Start { process: Some(process), ..Start::default() };
         let nobody = Manager::new(Path::new("/nowhere"));
-        let spec = put_into_slice(&start, (1, 1), 1, surroundings(), nobody).await.unwrap();
+        let surroundings =
+            Surroundings { config: config(), look_up: Arc::new(|_, _, _| Ok(ada())), log_dir: "/logs/1.0.0".into() };
+        let spec = put_into_slice(&start, (1, 1), 1, surroundings, nobody).await.unwrap();
         let shown: Vec<_> = spec.environment.iter().filter(|(name, _)| name == VISIBLE_DEVICES).collect();
         assert_eq!(shown, [&(VISIBLE_DEVICES.to_owned(), String::new())]);
     }
