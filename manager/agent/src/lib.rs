@@ -3,7 +3,7 @@
 //! | Modules | Task |
 //! | --- | --- |
 //! | [`settings`] | what a person configures |
-//! | `identity`, `link` | the node's certificate; the connection to the scheduler, always made anew |
+//! | `identity`, `link`, `address` | the node's certificate; the connection to the scheduler, always made anew; the node's address |
 //! | `agent` | carries out what the scheduler says, and tells it what has become of that |
 //! | `instance`, `lease`, `logs` | files: what was commanded and how it ended, until when jobs may run, what they write |
 //! | `supervise` | the process that starts a job and ends it, whatever happens to the agent |
@@ -20,6 +20,7 @@
 pub mod settings;
 pub mod slice_environment;
 
+mod address;
 mod agent;
 mod aside;
 mod clock;

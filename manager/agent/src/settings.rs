@@ -24,7 +24,7 @@ pub struct Settings {
     /// The node's name in the cluster [default: the host's name].
     pub node_name: Option<String>,
     /// The address where processes of other nodes reach this one [default: the address from which this node reaches the
-    /// scheduler].
+    /// scheduler, or on the scheduler's own machine another one where it listens].
     pub address: Option<String>,
     /// Labels by which jobs choose nodes, in addition to those that every node has.
     pub labels: BTreeMap<String, String>,
