@@ -2,7 +2,7 @@
 //! oldest pieces are removed when the log is too long.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -36,7 +36,8 @@ impl Logs {
     /// Removes the logs that were not written to for `age`, unless they are in use.
     pub(crate) fn remove_older_than(&self, age: Duration, is_in_use: impl Fn(&str) -> bool) {
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
-            let written = pieces(&entry.path()).last().and_then(|(_, path)| fs::metadata(path).ok()?.modified().ok());
+            let pieces = pieces(&entry.path()).unwrap_or_default();
+            let written = pieces.last().and_then(|(_, path)| fs::metadata(path).ok()?.modified().ok());
             let written = written.or_else(|| entry.metadata().ok()?.modified().ok());
             let is_old =
                 written.and_then(|at| SystemTime::now().duration_since(at).ok()).is_some_and(|for_| for_ > age);
@@ -47,13 +48,18 @@ impl Logs {
     }
 }
 
-/// The pieces of the log in `dir`, the oldest first, with the byte at which each begins.
-fn pieces(dir: &Path) -> Vec<(u64, PathBuf)> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+/// The pieces of the log in `dir`, the oldest first, with the byte at which each begins. A log that is not there has
+/// none.
+fn pieces(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries.collect::<io::Result<Vec<_>>>()?.into_iter(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
     let mut pieces: Vec<_> =
         entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()))).collect();
     pieces.sort();
-    pieces
+    Ok(pieces)
 }
 
 fn length(path: &Path) -> u64 {
@@ -76,7 +82,7 @@ impl Writer {
     /// Continues the log in `dir`, of which the newest `bytes_max` are kept.
     pub(crate) fn open(dir: &Path, bytes_max: u64) -> io::Result<Writer> {
         files::create_private_dir(dir)?;
-        let newest = pieces(dir).pop();
+        let newest = pieces(dir)?.pop();
         let piece_begin = newest.map_or(0, |(begin, _)| begin);
         let piece = open_piece(dir, piece_begin)?;
         let end = piece_begin + piece.metadata()?.len();
@@ -110,7 +116,7 @@ impl Writer {
     }
 
     fn drop_oldest(&self) {
-        for (begin, path) in pieces(&self.dir) {
+        for (begin, path) in pieces(&self.dir).unwrap_or_default() {
             if begin == self.piece_begin || self.end - begin <= self.bytes_max {
                 return;
             }
@@ -126,7 +132,17 @@ fn open_piece(dir: &Path, begin: u64) -> io::Result<File> {
 /// Reads up to `bytes_max` of the log in `dir` from `offset`. Returns the bytes and their offset, which is later than
 /// `offset` if that part is gone. Returns no bytes at the end.
 pub(crate) fn read(dir: &Path, offset: u64, bytes_max: usize) -> io::Result<(u64, Vec<u8>)> {
-    let pieces = pieces(dir);
+    loop {
+        match read_once(dir, offset, bytes_max) {
+            // The oldest piece was removed meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            read => return read,
+        }
+    }
+}
+
+fn read_once(dir: &Path, offset: u64, bytes_max: usize) -> io::Result<(u64, Vec<u8>)> {
+    let pieces = pieces(dir)?;
     let mut begin = offset.max(pieces.first().map_or(0, |(begin, _)| *begin));
     for (piece_begin, path) in &pieces {
         let length = length(path);
@@ -146,7 +162,7 @@ pub(crate) fn read(dir: &Path, offset: u64, bytes_max: usize) -> io::Result<(u64
 
 /// The offset at which the last `lines` lines of the log in `dir` begin.
 pub(crate) fn begin_of_last(dir: &Path, lines: u32) -> io::Result<u64> {
-    let pieces = pieces(dir);
+    let pieces = pieces(dir)?;
     let oldest = pieces.first().map_or(0, |(begin, _)| *begin);
     let end = pieces.last().map_or(0, |(begin, path)| begin + length(path));
     let (mut block_end, mut left) = (end, lines);

@@ -7,6 +7,7 @@ use aliquot_proto::agent::v1::{
     Amounts, AskReport, DevicePart, EndReason, EndSession, Process, ReadLog, Secret, Start, outcome,
 };
 use nix::sys::signal::{Signal, kill};
+use tonic::Code;
 
 use crate::manager::DEVICE;
 use crate::scheduler::{claim, generation, shell, start};
@@ -108,6 +109,18 @@ fn secrets_are_there_as_long_as_the_job_is() {
 
     scheduler.start_job(4, Process { secrets: vec![Secret { name: "../x".into(), ..secret("x") }], ..shell("true") });
     assert!(scheduler.trouble(4).contains("\"../x\" cannot be the name of a secret"));
+}
+
+#[test]
+fn a_log_that_is_gone_is_not_an_empty_one() {
+    let (mut scheduler, node) = joined();
+    scheduler.start_job(1, shell("true"));
+    scheduler.ended(1);
+    scheduler.ask_for_log(of_log("a"));
+    assert_eq!(scheduler.log("a"), "");
+    fs::remove_dir_all(node.path("state/cluster/logs/1.0.0")).unwrap();
+    scheduler.ask_for_log(of_log("b"));
+    assert_eq!(scheduler.broken_log("b"), Code::Internal);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 /// The longest time that a test waits for anything.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ pub(crate) struct Scheduler {
     authority: String,
     shared: Arc<Shared>,
     said: Receiver<NodeMessage>,
-    logs: Receiver<(String, String)>,
+    logs: Receiver<(String, Result<String, Code>)>,
     /// The session of the newest message.
     pub(crate) session: u64,
 }
@@ -53,7 +53,7 @@ struct Shared {
     renewals: AtomicU64,
     node: Mutex<Option<ToNode>>,
     said: Sender<NodeMessage>,
-    logs: Sender<(String, String)>,
+    logs: Sender<(String, Result<String, Code>)>,
 }
 
 struct Service(Arc<Shared>);
@@ -249,9 +249,20 @@ impl Scheduler {
     /// The whole answer to the question `id` for a log.
     #[track_caller]
     pub(crate) fn log(&self, id: &str) -> String {
-        let (of, text) = self.logs.recv_timeout(DEADLINE).expect("a log");
+        self.answer(id).expect("a whole log")
+    }
+
+    /// How the node has broken off its answer to the question `id` for a log.
+    #[track_caller]
+    pub(crate) fn broken_log(&self, id: &str) -> Code {
+        self.answer(id).expect_err("the end of the log comes, too")
+    }
+
+    #[track_caller]
+    fn answer(&self, id: &str) -> Result<String, Code> {
+        let (of, answer) = self.logs.recv_timeout(DEADLINE).expect("a log");
         assert_eq!(of, id);
-        text
+        answer
     }
 }
 
@@ -346,11 +357,14 @@ impl Agents for Service {
 
     async fn send_log(&self, request: Request<Streaming<LogChunk>>) -> Result<Response<SendLogResponse>, Status> {
         let id = request.metadata().get("read-id").and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
-        let (mut chunks, mut text) = (request.into_inner(), String::new());
-        while let Some(chunk) = chunks.next().await {
-            text += &String::from_utf8_lossy(&chunk?.data);
+        let (mut chunks, mut answer) = (request.into_inner(), Ok(String::new()));
+        while let (Some(chunk), Ok(text)) = (chunks.next().await, &mut answer) {
+            match chunk {
+                Ok(chunk) => *text += &String::from_utf8_lossy(&chunk.data),
+                Err(status) => answer = Err(status.code()),
+            }
         }
-        let _ = self.0.logs.send((id, text));
+        let _ = self.0.logs.send((id, answer));
         Ok(Response::new(SendLogResponse {}))
     }
 

@@ -1,9 +1,10 @@
 //! `aliquot logs`: the output of a task.
 
+use std::error::Error as _;
 use std::path::Path;
 use std::time::Duration;
 
-use aliquot_proto::scheduler::v1::{Job, JobState, LogChunk, Member, ReadLogRequest, Task};
+use aliquot_proto::scheduler::v1::{GetJobRequest, Job, JobState, LogChunk, Member, ReadLogRequest, Task};
 use serde_json::json;
 use tonic::{Code, Status};
 
@@ -28,12 +29,58 @@ pub(crate) async fn logs(socket: Option<&Path>, args: &LogsArgs) -> Result<()> {
     let mut client = connect(&socket).await?;
     let mut chunks = client.read_log(wanted.request(0, false)).await.map_err(failed)?.into_inner();
     let mut printer = Printer::new(&wanted);
-    while let Some(chunk) = chunks.message().await.map_err(failed)? {
+    let mut offset = wanted.first();
+    loop {
+        let chunk = match chunks.message().await {
+            Ok(chunk) => chunk,
+            Err(status) if is_broken_off(&status) => {
+                printer.finish()?;
+                let request = GetJobRequest { id: wanted.task.job };
+                let job = client.get_job(request).await.map_err(failed)?.into_inner();
+                let node = wanted.find(&job)?.1.map_or("the node", |member| &member.node);
+                return Err(broken_off(&wanted, node, printer.has_printed));
+            }
+            Err(status) => return Err(failed(status)),
+        };
+        let Some(chunk) = chunk else { return printer.finish() };
+        tell_gap(offset, chunk.offset);
+        offset = Some(chunk.offset.saturating_add(chunk.data.len() as u64));
         if printer.print(&chunk.data)? == Reader::Gone {
             return Ok(());
         }
     }
-    printer.finish()
+}
+
+/// Whether the node has broken off a log: it has no such log, or cannot read it.
+fn is_broken_off(status: &Status) -> bool {
+    status.code() == Code::Internal && status.source().is_none()
+}
+
+/// The failure for a log that the node has broken off.
+fn broken_off(wanted: &Wanted, node: &str, has_printed: bool) -> Failure {
+    let task = wanted.task;
+    if has_printed {
+        return Failure::new(format!("node {node} cannot read the rest of the log of job {task}, or has removed it"))
+            .hint("the log of its node manager says why");
+    }
+    Failure::new(format!("node {node} has no log of job {task} any more, or cannot read it"))
+        .hint("a node keeps logs for cluster.log_days of its configuration; the log of its node manager says more")
+}
+
+/// Says that the node does not have the bytes from the offset `expected`, if it is known, to the offset `begin` any more.
+fn tell_gap(expected: Option<u64>, begin: u64) {
+    if let Some(gap) = gap(expected, begin) {
+        eprintln!("{gap}");
+    }
+}
+
+fn gap(expected: Option<u64>, begin: u64) -> Option<String> {
+    let expected = expected?;
+    let gone = begin.checked_sub(expected).filter(|gone| *gone > 0)?;
+    Some(match expected {
+        0 => format!("the first {gone} bytes of the log are gone; the node keeps the newest part"),
+        _ => format!("{gone} bytes of the log are gone here; the node keeps the newest part"),
+    })
 }
 
 /// The log that is wanted, and the form of its lines.
@@ -57,6 +104,11 @@ impl Wanted {
             last_lines: self.last_lines,
             offset,
         }
+    }
+
+    /// The offset at which the log should begin; `None` if it depends on the log's length.
+    fn first(&self) -> Option<u64> {
+        (self.last_lines == 0).then_some(0)
     }
 
     /// The task and the member in the answer of the scheduler.
@@ -99,10 +151,14 @@ pub(crate) async fn end_of(socket: &Path, wanted: &Wanted) -> Result<Option<u64>
         Err(status) => return Err(failed(status)),
     };
     let mut end = None;
-    while let Some(LogChunk { data, offset }) = chunks.message().await.map_err(failed)? {
-        end = Some(offset.saturating_add(data.len() as u64));
+    loop {
+        match chunks.message().await {
+            Ok(Some(LogChunk { data, offset })) => end = Some(offset.saturating_add(data.len() as u64)),
+            Ok(None) => return Ok(end),
+            Err(status) if is_broken_off(&status) => return Ok(None),
+            Err(status) => return Err(failed(status)),
+        }
     }
-    Ok(end)
 }
 
 /// Prints the log until the task has ended, also across restarts of the scheduler and of the task.
@@ -140,6 +196,15 @@ pub(crate) async fn follow_from(socket: &Path, wanted: &Wanted, offset: Option<u
             // After a restart of the scheduler the node may come back a moment later. If it does not, the task changes.
             Err(status) if reading.offset.is_some() && status.code() == Code::FailedPrecondition => {
                 reading.tell(&format!("{}; waiting for it", status.message()));
+            }
+            Err(status) if is_broken_off(&status) => {
+                let failure = broken_off(wanted, &reading.node, reading.printer.has_printed);
+                if has_ended {
+                    reading.printer.finish()?;
+                    return Err(failure);
+                }
+                // The node may not have begun the task's log yet.
+                reading.tell(&format!("{}; trying again", failure.message()));
             }
             Err(status) => return Err(failed(status)),
         }
@@ -203,6 +268,7 @@ impl Reading<'_> {
             };
             let Some(LogChunk { data, offset }) = chunk else { return Ok(Ok(Reader::Reads)) };
             self.told.clear();
+            tell_gap(self.offset.or_else(|| wanted.first()), offset);
             if self.printer.print(&data)? == Reader::Gone {
                 return Ok(Ok(Reader::Gone));
             }
@@ -216,14 +282,16 @@ struct Printer<'wanted> {
     wanted: &'wanted Wanted,
     /// The beginning of a line without its end yet; only for JSON.
     line: Vec<u8>,
+    has_printed: bool,
 }
 
 impl Printer<'_> {
     fn new(wanted: &Wanted) -> Printer<'_> {
-        Printer { wanted, line: Vec::new() }
+        Printer { wanted, line: Vec::new(), has_printed: false }
     }
 
     fn print(&mut self, data: &[u8]) -> Result<Reader> {
+        self.has_printed |= !data.is_empty();
         match self.wanted.json {
             true => output::print_to_reader(&self.lines(data)),
             false => output::write_to_reader(data),
@@ -285,6 +353,14 @@ mod tests {
             let failure = wanted.find(&job).unwrap_err().to_string();
             assert!(failure.contains(words), "{failure}");
         }
+    }
+
+    #[test]
+    fn what_is_gone_of_a_log_is_said() {
+        assert_eq!(gap(Some(0), 0), None);
+        assert_eq!(gap(None, 70), None, "only the last lines are wanted");
+        assert!(gap(Some(0), 70).unwrap().starts_with("the first 70 bytes of the log are gone"));
+        assert!(gap(Some(30), 70).unwrap().starts_with("40 bytes of the log are gone here"));
     }
 
     #[test]

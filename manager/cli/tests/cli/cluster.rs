@@ -171,6 +171,35 @@ fn a_log_is_printed_as_it_is() {
 }
 
 #[test]
+fn what_is_gone_of_a_log_is_said_beside_it() {
+    let scheduler = Played::with_job(ended(JobState::Succeeded, Some(0), 0));
+    for args in [&["logs", "17"][..], &["logs", "-f", "17"]] {
+        scheduler.change(|scene| *scene = Scene { log: b"one\ntwo\n".to_vec(), log_gone: 4, ..scene.clone() });
+        let part = output(&mut scheduler.aliquot(args));
+        assert_eq!((stdout(&part).as_str(), part.status.code()), ("two\n", Some(0)));
+        assert!(stderr(&part).contains("the first 4 bytes of the log are gone"), "{}", stderr(&part));
+
+        scheduler.change(|scene| scene.breaks_log = true);
+        let broken = output(&mut scheduler.aliquot(args));
+        assert_eq!((stdout(&broken).as_str(), broken.status.code()), ("two\n", Some(1)));
+        assert!(
+            stderr(&broken).contains("node gpu-1 cannot read the rest of the log of job 17"),
+            "{}",
+            stderr(&broken)
+        );
+
+        scheduler.change(|scene| *scene = Scene { log: Vec::new(), log_gone: 0, ..scene.clone() });
+        let none = output(&mut scheduler.aliquot(args));
+        assert_eq!(none.status.code(), Some(1));
+        assert!(stderr(&none).contains("node gpu-1 has no log of job 17 any more"), "{}", stderr(&none));
+
+        scheduler.change(|scene| scene.breaks_log = false);
+        let empty = output(&mut scheduler.aliquot(args));
+        assert_eq!((stdout(&empty).as_str(), stderr(&empty).as_str(), empty.status.code()), ("", "", Some(0)));
+    }
+}
+
+#[test]
 fn each_line_of_a_followed_log_comes_once_also_across_a_restart() {
     let mut scheduler = Played::with_job(job(JobState::Pending));
     let mut command = scheduler.aliquot(&["logs", "-f", "-n", "1", "17"]);

@@ -32,6 +32,10 @@ pub(crate) struct Scene {
     /// Older jobs, listed after the newest one.
     pub(crate) older: Vec<Job>,
     pub(crate) log: Vec<u8>,
+    /// Number of the log's first bytes that the node has removed.
+    pub(crate) log_gone: usize,
+    /// The node breaks off the log after what it has of it.
+    pub(crate) breaks_log: bool,
     pub(crate) queues: Vec<Queue>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) users: Vec<User>,
@@ -230,7 +234,7 @@ impl Scheduler for Player {
         let (sender, receiver) = mpsc::channel(1);
         let mut scene = self.scene.subscribe();
         tokio::spawn(async move {
-            let mut sent = usize::try_from(request.offset).unwrap();
+            let mut sent = usize::try_from(request.offset).unwrap().max(scene.borrow().log_gone);
             if request.last_lines > 0 {
                 let log = scene.borrow().log.clone();
                 let ends = log.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
@@ -242,6 +246,10 @@ impl Scheduler for Player {
                 let chunk = LogChunk { offset: sent as u64, data };
                 sent += chunk.data.len();
                 if !chunk.data.is_empty() && sender.send(Ok(chunk)).await.is_err() {
+                    return;
+                }
+                if now.breaks_log {
+                    let _ = sender.send(Err(Status::internal("the node has reset the stream"))).await;
                     return;
                 }
                 if !request.follow || has_ended(&now) || scene.changed().await.is_err() {
