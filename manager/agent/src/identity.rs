@@ -166,7 +166,10 @@ async fn join(config: &Config, scheduler: &str, token: &Token) -> Result<Identit
     let answer = AgentsClient::new(channel).join(with_timeout(request)).await;
     let answer = answer.map_err(|status| refused(scheduler, &status))?.into_inner();
     info!(scheduler, node = config.node_name, "joined the cluster");
-    keep(config, &key, answer)
+    // The token may be used up now, so the certificate is kept even if the machine's clock is wrong at present.
+    let identity = understood(&key, answer)?;
+    keep(config, &identity)?;
+    identity.checked()
 }
 
 /// Gets another certificate through `channel`, before the present one expires.
@@ -174,7 +177,9 @@ pub(crate) async fn renew(config: &Config, scheduler: &str, channel: Channel) ->
     let (key, certificate_request) = request(config)?;
     let request = RenewCertificateRequest { certificate_request };
     let answer = AgentsClient::new(channel).renew_certificate(with_timeout(request)).await;
-    keep(config, &key, answer.map_err(|status| refused(scheduler, &status))?.into_inner())?;
+    let identity = understood(&key, answer.map_err(|status| refused(scheduler, &status))?.into_inner())?;
+    // The present certificate is better than one that is not valid yet.
+    keep(config, &identity.checked()?)?;
     info!("the node has a new certificate");
     Ok(())
 }
@@ -185,13 +190,17 @@ fn with_timeout<T>(message: T) -> tonic::Request<T> {
     request
 }
 
-/// Stores an identity, all of it in one file, so that key and certificate always belong together.
-fn keep(config: &Config, key: &KeyPair, answer: JoinResponse) -> Result<Identity, LinkError> {
+/// The identity in the scheduler's answer, with a certificate that can be understood.
+fn understood(key: &KeyPair, answer: JoinResponse) -> Result<Identity, LinkError> {
     let JoinResponse { certificate, authority } = answer;
-    let identity = Identity { key: key.serialize_pem(), certificate, authority }.checked()?;
+    Validity::of(&certificate)?;
+    Ok(Identity { key: key.serialize_pem(), certificate, authority })
+}
+
+/// Stores an identity, all of it in one file, so that key and certificate always belong together.
+fn keep(config: &Config, identity: &Identity) -> Result<(), LinkError> {
     let path = joined_file(config);
-    files::write_json(&path, &identity).map_err(|source| LinkError::File { path, source })?;
-    Ok(identity)
+    files::write_json(&path, identity).map_err(|source| LinkError::File { path, source })
 }
 
 fn refused(scheduler: &str, status: &tonic::Status) -> LinkError {

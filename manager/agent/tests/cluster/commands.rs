@@ -359,6 +359,15 @@ fn what_a_newer_scheduler_says_does_not_disturb_a_node() {
 }
 
 #[test]
+fn a_node_whose_clock_is_behind_keeps_what_its_token_gave() {
+    let scheduler = Scheduler::start(LEASE_MS);
+    scheduler.give_early_certificates();
+    let node = Node::start(&scheduler);
+    node.wait_until("the log says it", |node| node.agent_log().contains("this machine's clock is"));
+    assert!(node.path("state/cluster/identity.json").exists(), "the token works only once");
+}
+
+#[test]
 fn a_wrong_token_is_said_in_the_log() {
     let scheduler = Scheduler::start(LEASE_MS);
     let node = Node::with(&scheduler.settings_with("wrong"));

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -48,8 +48,8 @@ struct Shared {
     authority: String,
     /// The length of the leases; 0 if none are given.
     lease_ms: AtomicU64,
-    /// The certificates for tokens expire soon.
-    gives_old_certificates: AtomicBool,
+    /// When the certificates for tokens begin, in seconds from now; 0 stands for other certificates.
+    certificates_begin_s: AtomicI64,
     renewals: AtomicU64,
     node: Mutex<Option<ToNode>>,
     said: Sender<NodeMessage>,
@@ -79,7 +79,7 @@ impl Scheduler {
             issuer,
             authority: authority.clone(),
             lease_ms: lease_ms.into(),
-            gives_old_certificates: AtomicBool::default(),
+            certificates_begin_s: AtomicI64::default(),
             renewals: AtomicU64::default(),
             node: Mutex::default(),
             said: said_to,
@@ -113,7 +113,12 @@ impl Scheduler {
 
     /// From now on a node that joins gets a certificate with a thirtieth of its life left.
     pub(crate) fn give_old_certificates(&self) {
-        self.shared.gives_old_certificates.store(true, Ordering::SeqCst);
+        self.shared.certificates_begin_s.store(-29_000, Ordering::SeqCst);
+    }
+
+    /// From now on a node that joins gets a certificate that is not valid yet by its clock.
+    pub(crate) fn give_early_certificates(&self) {
+        self.shared.certificates_begin_s.store(1_000, Ordering::SeqCst);
     }
 
     /// Waits for the report with which the node begins a connection with a renewed certificate.
@@ -299,13 +304,15 @@ pub(crate) fn shell(script: &str) -> Process {
 }
 
 impl Service {
-    fn certificate(&self, request: &str, is_old: bool) -> Result<Response<JoinResponse>, Status> {
+    fn certificate(&self, request: &str, begins_s: i64) -> Result<Response<JoinResponse>, Status> {
         let mut wanted = CertificateSigningRequestParams::from_pem(request)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        if is_old {
+        if begins_s != 0 {
+            let distance = Duration::from_secs(begins_s.unsigned_abs());
             let now = SystemTime::now();
-            wanted.params.not_before = (now - Duration::from_secs(29_000)).into();
-            wanted.params.not_after = (now + Duration::from_secs(1_000)).into();
+            let begin = if begins_s < 0 { now - distance } else { now + distance };
+            wanted.params.not_before = begin.into();
+            wanted.params.not_after = (begin + Duration::from_secs(30_000)).into();
         }
         let certificate = wanted.signed_by(&self.0.issuer).expect("a certificate").pem();
         Ok(Response::new(JoinResponse { certificate, authority: self.0.authority.clone() }))
@@ -319,8 +326,8 @@ impl Agents for Service {
         if request.secret != SECRET {
             return Err(Status::unauthenticated("the join token is unknown, used up or expired"));
         }
-        let is_old = self.0.gives_old_certificates.load(Ordering::SeqCst);
-        self.certificate(&request.certificate_request, is_old)
+        let begins_s = self.0.certificates_begin_s.load(Ordering::SeqCst);
+        self.certificate(&request.certificate_request, begins_s)
     }
 
     async fn renew_certificate(
@@ -328,7 +335,7 @@ impl Agents for Service {
         request: Request<RenewCertificateRequest>,
     ) -> Result<Response<JoinResponse>, Status> {
         self.0.renewals.fetch_add(1, Ordering::SeqCst);
-        self.certificate(&request.into_inner().certificate_request, false)
+        self.certificate(&request.into_inner().certificate_request, 0)
     }
 
     type SessionStream = Pin<Box<dyn Stream<Item = Result<SchedulerMessage, Status>> + Send>>;
