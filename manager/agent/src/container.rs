@@ -299,6 +299,7 @@ mod tests {
             container: None,
             secrets: None,
             work_dir: "/home/ada".into(),
+            node: "gpu-1".into(),
             user: user(7).credentials,
             time_limit_ms: 0,
             grace_ms: 0,

@@ -67,6 +67,8 @@ pub(crate) struct LaunchSpec {
     /// Secret files for the job; `None` if it has none.
     pub(crate) secrets: Option<Secrets>,
     pub(crate) work_dir: PathBuf,
+    /// The name of the node, for people.
+    pub(crate) node: String,
     pub(crate) user: Credentials,
     /// The time limit; 0 if there is none.
     pub(crate) time_limit_ms: u64,

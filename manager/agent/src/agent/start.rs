@@ -128,6 +128,7 @@ fn launch_spec(config: &Config, process: &Process, user: &JobUser, log_dir: Path
         container: None,
         secrets: None,
         work_dir,
+        node: config.node_name.clone(),
         user: user.credentials.clone(),
         time_limit_ms: process.time_limit_ms,
         grace_ms: process.grace_ms,

@@ -134,6 +134,7 @@ fn start(spec: &LaunchSpec, output: OwnedFd) -> Result<Pid, Said> {
         *place.ok_or_else(|| Said::Failed("the command has no place for the container's variables".into()))? = path;
     }
     let (program, arguments) = words.split_first().ok_or_else(|| Said::Failed("no command is given".into()))?;
+    try_directory(spec)?;
     let copy = output.try_clone().map_err(|error| Said::Refused(format!("cannot copy a descriptor: {error}")))?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(spec.environment.iter().map(|(name, value)| (name, value)));
@@ -147,6 +148,35 @@ fn start(spec: &LaunchSpec, output: OwnedFd) -> Result<Pid, Said> {
         if spec.container.is_some() || is_shortage(&error) { Said::Refused(why) } else { Said::Failed(why) }
     })?;
     Ok(Pid::from_raw(child.id().cast_signed()))
+}
+
+/// Tries the working directory as the job's user. An error of a program that is started there could not be told from an
+/// error of the program itself.
+fn try_directory(spec: &LaunchSpec) -> Result<(), Said> {
+    // SAFETY: this process has one thread, so its child may do whatever this process may.
+    let child = match unsafe { fork() } {
+        Ok(ForkResult::Parent { child }) => child,
+        Ok(ForkResult::Child) => {
+            // If this process cannot become the user, the start of the command says so.
+            let tried = become_user(&spec.user).map_or(Ok(()), |()| chdir(&spec.work_dir));
+            std::process::exit(tried.err().map_or(0, |errno| errno as i32))
+        }
+        Err(errno) => return Err(Said::Refused(format!("cannot start a process: {errno}"))),
+    };
+    match waitpid(child, None) {
+        Ok(WaitStatus::Exited(_, code @ 1..)) => Err(Said::Failed(not_entered(spec, Errno::from_raw(code)))),
+        _ => Ok(()),
+    }
+}
+
+fn not_entered(spec: &LaunchSpec, errno: Errno) -> String {
+    let (dir, node) = (spec.work_dir.display(), &spec.node);
+    let what = match errno {
+        Errno::ENOENT => format!("the directory {dir} does not exist on node {node}"),
+        Errno::ENOTDIR => format!("{dir} is not a directory on node {node}"),
+        _ => format!("user {} cannot enter the directory {dir} on node {node}: {errno}", spec.user.uid),
+    };
+    format!("{what}; give another with --workdir")
 }
 
 /// Whether the node has no more processes, descriptors or memory, or the user no more processes on this node.
