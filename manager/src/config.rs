@@ -439,6 +439,7 @@ mod tests {
             reserved_cpu_millis,
             reserved_memory_bytes,
             log_bytes_max,
+            logs_bytes_max,
             log_days,
         } = cluster.unwrap();
         assert!([scheduler, token, node_name, address].iter().all(Option::is_some));
@@ -450,6 +451,7 @@ mod tests {
         assert_eq!(server_name, defaults.server_name);
         assert_eq!((reserved_cpu_millis, reserved_memory_bytes), (0, defaults.reserved_memory_bytes));
         assert_eq!((log_bytes_max, log_days), (defaults.log_bytes_max, defaults.log_days));
+        assert_eq!(logs_bytes_max, defaults.logs_bytes_max);
         assert!(parse(example).is_ok());
     }
 }

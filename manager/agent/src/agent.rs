@@ -115,6 +115,8 @@ enum News {
     Released(Number),
     /// Podman can be used for jobs with an image.
     RunsImages,
+    /// Old logs were removed.
+    Swept,
 }
 
 /// The agent's task, with all that it knows.
@@ -126,6 +128,9 @@ struct Agent {
     logs: Logs,
     /// The logs that jobs still write to.
     written_logs: watch::Sender<BTreeSet<String>>,
+    /// Old logs are being removed, and must be looked for again afterwards.
+    is_sweeping: bool,
+    is_sweep_due: bool,
     promises: Promises,
     lease_file: LeaseFile,
     lease: Lease,
@@ -176,6 +181,8 @@ impl Agent {
             look_up: Arc::new(users::look_up),
             logs: Logs::new(state.join("logs")),
             written_logs: watch::Sender::new(BTreeSet::new()),
+            is_sweeping: false,
+            is_sweep_due: false,
             promises,
             lease: lease_file.read().unwrap_or_default(),
             lease_file,
@@ -260,6 +267,12 @@ impl Agent {
             }
             News::Prepared(number, prepared) => self.prepared(number, prepared),
             News::Released(number) => self.released(number),
+            News::Swept => {
+                self.is_sweeping = false;
+                if std::mem::take(&mut self.is_sweep_due) {
+                    self.sweep_logs();
+                }
+            }
             News::RunsImages => {
                 self.runs_images = true;
                 if self.refresh_spec(&BTreeSet::new()) {
@@ -313,10 +326,25 @@ impl Agent {
         });
     }
 
-    fn sweep_logs(&self) {
-        let (logs, age) = (self.logs.clone(), DAY * self.config.settings.log_days);
-        let written = self.written_logs.borrow().clone();
-        if let Err(error) = begin_aside(move || logs.remove_older_than(age, |log| written.contains(log))) {
+    /// Removes logs that are too old, or too many.
+    fn sweep_logs(&mut self) {
+        if self.is_sweeping {
+            self.is_sweep_due = true;
+            return;
+        }
+        let (logs, settings) = (self.logs.clone(), &self.config.settings);
+        let (age, bytes_max) = (DAY * settings.log_days, settings.logs_bytes_max);
+        let (written, news) = (self.written_logs.subscribe(), self.news.clone());
+        let swept = begin_aside(move || {
+            // A job may start to write to its log again meanwhile.
+            let is_written = |log: &str| written.borrow().contains(log);
+            logs.remove_older_than(age, is_written);
+            logs.shrink_to(bytes_max, is_written);
+            // An error means that the agent has ended.
+            let _ = news.send(News::Swept);
+        });
+        self.is_sweeping = swept.is_ok();
+        if let Err(error) = swept {
             warn!(%error, "cannot remove old logs now");
         }
     }

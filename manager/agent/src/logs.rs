@@ -14,6 +14,18 @@ const PIECES: u64 = 8;
 /// How much is read at once in the search for the beginning of the last lines.
 const BLOCK_BYTES: u64 = 64 << 10;
 
+/// File systems keep files and directories in pages of this size.
+const PAGE_BYTES: u64 = 4096;
+
+/// A log as it is on the disk.
+struct Log {
+    name: String,
+    /// When it was last written to.
+    written: SystemTime,
+    /// The room that it takes.
+    bytes: u64,
+}
+
 /// The logs of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Logs(PathBuf);
@@ -35,16 +47,40 @@ impl Logs {
 
     /// Removes the logs that were not written to for `age`, unless they are in use.
     pub(crate) fn remove_older_than(&self, age: Duration, is_in_use: impl Fn(&str) -> bool) {
-        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
-            let pieces = pieces(&entry.path()).unwrap_or_default();
-            let written = pieces.last().and_then(|(_, path)| fs::metadata(path).ok()?.modified().ok());
-            let written = written.or_else(|| entry.metadata().ok()?.modified().ok());
-            let is_old =
-                written.and_then(|at| SystemTime::now().duration_since(at).ok()).is_some_and(|for_| for_ > age);
-            if is_old && !entry.file_name().to_str().is_some_and(&is_in_use) {
-                let _ = fs::remove_dir_all(entry.path());
+        for log in self.all() {
+            let is_old = SystemTime::now().duration_since(log.written).is_ok_and(|for_| for_ > age);
+            if is_old && !is_in_use(&log.name) {
+                let _ = fs::remove_dir_all(self.0.join(&log.name));
             }
         }
+    }
+
+    /// Removes the logs that were not written to for longest, unless they are in use, until all have at most `bytes_max`.
+    pub(crate) fn shrink_to(&self, bytes_max: u64, is_in_use: impl Fn(&str) -> bool) {
+        let mut logs = self.all();
+        logs.sort_by_key(|log| log.written);
+        let mut bytes: u64 = logs.iter().map(|log| log.bytes).sum();
+        for log in logs {
+            if bytes <= bytes_max {
+                return;
+            }
+            if !is_in_use(&log.name) && fs::remove_dir_all(self.0.join(&log.name)).is_ok() {
+                bytes -= log.bytes;
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<Log> {
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let log = |entry: fs::DirEntry| {
+            let pieces = pieces(&entry.path()).unwrap_or_default();
+            let written = pieces.last().and_then(|(_, path)| fs::metadata(path).ok()?.modified().ok());
+            let written = written.or_else(|| entry.metadata().ok()?.modified().ok())?;
+            let of_pieces = pieces.iter().map(|(_, path)| length(path).next_multiple_of(PAGE_BYTES));
+            let bytes = PAGE_BYTES + of_pieces.sum::<u64>();
+            Some(Log { name: entry.file_name().into_string().ok()?, written, bytes })
+        };
+        entries.filter_map(log).collect()
     }
 }
 
@@ -259,6 +295,28 @@ mod tests {
         for name in ["", ".", "..", "a/b", "a\0b", &"x".repeat(300)] {
             assert_eq!(logs.dir(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn the_oldest_logs_go_when_there_are_too_many() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = Logs::new(dir.path().to_owned());
+        for (age_s, name) in [(10, "4.0.0"), (30, "2.0.0"), (40, "1.0.0"), (20, "3.0.0")] {
+            let log = logs.dir(name).unwrap();
+            Writer::open(&log, 1 << 20).unwrap().append(&[b'x'; 5000]);
+            let piece = File::open(&pieces(&log).unwrap()[0].1).unwrap();
+            piece.set_modified(SystemTime::now() - Duration::from_secs(age_s)).unwrap();
+        }
+        // Each log takes three pages.
+        let left = |pages: u64| {
+            logs.shrink_to(pages * PAGE_BYTES, |name| name == "1.0.0");
+            let mut names: Vec<String> = logs.all().into_iter().map(|log| log.name).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(left(12).len(), 4);
+        assert_eq!(left(11), ["1.0.0", "3.0.0", "4.0.0"]);
+        assert_eq!(left(0), ["1.0.0"]);
     }
 
     #[test]

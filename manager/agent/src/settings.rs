@@ -52,6 +52,8 @@ pub struct Settings {
     pub mounts: Vec<String>,
     /// Maximum bytes of each log that are kept.
     pub log_bytes_max: u64,
+    /// Maximum bytes of all logs. If there are more, the oldest logs of jobs that have ended are removed.
+    pub logs_bytes_max: u64,
     /// Days for which a log is kept after its job has ended.
     pub log_days: u32,
 }
@@ -90,6 +92,7 @@ impl Default for Settings {
             podman_run: ["--network", "host"].map(str::to_owned).into(),
             mounts: Vec::new(),
             log_bytes_max: 64 << 20,
+            logs_bytes_max: 8 << 30,
             log_days: 14,
         }
     }
@@ -124,6 +127,14 @@ pub enum SettingsError {
     /// The maximum size of a log is too small.
     #[error("cluster.log_bytes_max is {0}: a log needs at least 65536 bytes")]
     LogBytes(u64),
+    /// There is not enough room for one log.
+    #[error("cluster.logs_bytes_max is {all}, which is less than cluster.log_bytes_max, {one}: make it greater")]
+    LogsBytes {
+        /// The maximum size of all logs.
+        all: u64,
+        /// The maximum size of one log.
+        one: u64,
+    },
     /// A directory that images may mount must be named from the root.
     #[error(
         "cluster.mounts names {0:?}; write \"~\", or a directory below the root, without colons, commas, quotes and \"..\""
@@ -196,6 +207,9 @@ impl Settings {
         if self.log_bytes_max < 1 << 16 {
             return Err(SettingsError::LogBytes(self.log_bytes_max));
         }
+        if self.logs_bytes_max < self.log_bytes_max {
+            return Err(SettingsError::LogsBytes { all: self.logs_bytes_max, one: self.log_bytes_max });
+        }
         let is_plain = |mount: &str| !mount.contains([':', ',', '"', '\'', '\\']) && !mount.contains("..");
         let is_mount = |mount: &str| {
             mount == "~" || (mount.starts_with('/') && !mount.trim_matches('/').is_empty() && is_plain(mount))
@@ -261,6 +275,7 @@ mod tests {
             assert!(wrong(&format!("mounts = ['{mount}']")).contains(&format!("{mount:?}")));
         }
         assert!(wrong("log_bytes_max = 1").contains("65536"));
+        assert!(wrong("logs_bytes_max = 70000").contains("67108864"));
         assert!(wrong("environment = { 'A=B' = '' }").contains("A=B"));
     }
 }

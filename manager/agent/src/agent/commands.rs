@@ -105,6 +105,8 @@ impl Agent {
         let instance = Instance::new(without_secrets(start), dir, Some(started));
         self.instances.insert(number, instance);
         self.note_written_logs();
+        // There is a new log, so an old one may have to go.
+        self.sweep_logs();
         Ok(())
     }
 
@@ -198,9 +200,13 @@ mod tests {
         assert!(agent.lease.end_ms > before.end_ms);
 
         answer.send("there is no user ada".to_owned()).unwrap();
-        let news = agent.inbox.as_mut().unwrap().recv().await.unwrap();
-        agent.take(news);
-        let end = agent.instances.get(&INSTANCE).and_then(|instance| instance.end.clone()).unwrap();
+        let end = loop {
+            let news = agent.inbox.as_mut().unwrap().recv().await.unwrap();
+            agent.take(news);
+            if let Some(end) = agent.instances.get(&INSTANCE).and_then(|instance| instance.end.clone()) {
+                break end;
+            }
+        };
         assert_eq!((end.failure.as_deref(), end.is_nodes_fault), (Some("there is no user ada"), true));
     }
 }

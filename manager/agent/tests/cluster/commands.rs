@@ -124,6 +124,20 @@ fn a_log_that_is_gone_is_not_an_empty_one() {
 }
 
 #[test]
+fn a_new_log_takes_the_room_of_an_old_one() {
+    let mut scheduler = Scheduler::start(LEASE_MS);
+    let node = Node::with(&format!("{}log_bytes_max = 65536\nlogs_bytes_max = 65536\n", scheduler.settings()));
+    scheduler.report();
+    scheduler.start_job(1, shell("head -c 65536 /dev/zero"));
+    scheduler.ended(1);
+    assert!(node.path("state/cluster/logs/1.0.0").exists());
+    scheduler.start_job(2, Process { log: "2.0.0".into(), ..shell("true") });
+    scheduler.ended(2);
+    node.wait_until("the old log is gone", |node| !node.path("state/cluster/logs/1.0.0").exists());
+    assert!(node.path("state/cluster/logs/2.0.0").exists());
+}
+
+#[test]
 fn a_log_is_followed_until_its_job_has_ended() {
     let (mut scheduler, node) = joined();
     let mut pipe = node.pipe("pipe");
