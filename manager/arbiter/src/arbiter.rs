@@ -186,8 +186,13 @@ impl Arbiter {
     /// keeps other containers out.
     fn end_drains(&mut self, now_ns: u64, outcome: &mut PollOutcome) {
         for container in self.containers.values_mut() {
+            if !container.gate_known {
+                container.gate_known = true;
+                container.closed_ns = now_ns;
+                outcome.commands.push(GateCommand::Close { container: container.id });
+            }
             match container.phase {
-                Phase::Closed if container.in_flight > 0 => container.close(now_ns),
+                Phase::Closed if container.in_flight > 0 => container.show_work(now_ns),
                 Phase::Draining { closed_ns } | Phase::Overrunning { closed_ns } if container.in_flight == 0 => {
                     container.drained(closed_ns);
                 }
@@ -195,14 +200,11 @@ impl Arbiter {
                     container.phase = Phase::Overrunning { closed_ns };
                 }
                 Phase::Open { .. } | Phase::Free if container.processes == 0 => {
+                    container.closed_ns = now_ns;
                     container.drained(now_ns);
                     outcome.commands.push(GateCommand::Close { container: container.id });
                 }
                 _ => {}
-            }
-            if !container.gate_known {
-                container.gate_known = true;
-                outcome.commands.push(GateCommand::Close { container: container.id });
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::charge::Span;
 use crate::gang::{GangState, Precedence, Siblings};
 use crate::timing::{
     BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS, OVERDUE_NS,
-    OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_URGENT_NS, WAKING_NS,
+    OVERRUN_MAX_NS, OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_URGENT_NS, WAKING_NS,
 };
 use crate::usage::Usage;
 
@@ -76,6 +76,10 @@ pub(crate) struct Container {
     pub(crate) phase: Phase,
     /// Whether the arbiter knows the gate's state; it does once it has set it.
     pub(crate) gate_known: bool,
+    /// When the arbiter last closed the gate.
+    pub(crate) closed_ns: u64,
+    /// When work was last seen to appear at the closed gate.
+    shown_ns: u64,
     pub(crate) usage: Usage,
 
     /// Budget that its limit leaves.
@@ -153,6 +157,8 @@ impl Container {
             processes: 0,
             phase: Phase::Closed,
             gate_known: false,
+            closed_ns: 0,
+            shown_ns: 0,
             usage: Usage::default(),
             cap: Bucket::new(share.limit(), BUDGET_OPEN_NS),
             guarantee: Bucket::new(share.request(), QUANTUM_MAX_NS),
@@ -282,7 +288,7 @@ impl Container {
         }
         let overdue = matches!(
             self.phase,
-            Phase::Overrunning { closed_ns } if now_ns.saturating_sub(closed_ns) >= OVERDUE_NS
+            Phase::Overrunning { closed_ns } if before_ns.saturating_sub(closed_ns.max(self.shown_ns)) >= OVERDUE_NS
         );
         Some(Span { container: self.id, start_ns, end_ns, processes, overdue })
     }
@@ -389,7 +395,24 @@ impl Container {
     /// Ends the lease. Its work may still be in flight.
     pub(crate) fn close(&mut self, now_ns: u64) {
         self.session_ns = None;
+        self.closed_ns = now_ns;
         self.phase = Phase::Draining { closed_ns: now_ns };
+    }
+
+    /// Work appears although the gate is closed. It was launched just before the gate was closed and is seen late, or
+    /// it is a forgery. So its time to keep others out began when the gate was closed: work that comes and goes gains
+    /// nothing.
+    pub(crate) fn show_work(&mut self, now_ns: u64) {
+        self.session_ns = None;
+        self.shown_ns = now_ns;
+        let closed_ns = self.closed_ns;
+        self.phase =
+            if self.is_late(closed_ns) { Phase::Overrunning { closed_ns } } else { Phase::Draining { closed_ns } };
+    }
+
+    /// Whether the work appeared too long after the gate was closed, at `closed_ns`, to be that of the lease before.
+    fn is_late(&self, closed_ns: u64) -> bool {
+        self.shown_ns.saturating_sub(closed_ns) >= OVERRUN_MAX_NS
     }
 
     /// Hands the lease back because its holder does nothing.
@@ -421,7 +444,7 @@ impl Container {
 
     /// Its work is done: ends the lease, and learns from it.
     pub(crate) fn drained(&mut self, closed_ns: u64) {
-        if self.drained_ns > closed_ns {
+        if self.drained_ns > closed_ns && !self.is_late(closed_ns) {
             let drain_ns = (self.drained_ns - closed_ns).min(EXPECTED_MAX_NS);
             self.expected_drain_ns = (self.expected_drain_ns * 3 + drain_ns) / 4;
         }
