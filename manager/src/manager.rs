@@ -28,6 +28,7 @@ use aliquot_node::{Consumer, Shortcoming};
 use tracing::{error, info, warn};
 
 use crate::attach::Attach;
+use crate::attribution;
 use crate::audit::{self, Audit};
 use crate::cdi::{Cdi, CdiError};
 use crate::checkpoint::{Checkpoint, CheckpointError, Journal};
@@ -139,7 +140,7 @@ pub enum ResizeSliceError {
     /// The request is not allowed.
     #[error(transparent)]
     Refused(#[from] ResizeError),
-    /// Its region is damaged.
+    /// Its region is damaged, or in use although it could not be taken over.
     #[error("slice {name:?} cannot be changed: {problem}")]
     Damaged {
         /// The name of the slice.
@@ -350,6 +351,8 @@ impl Manager {
             if let Some(damage) = live.damage() {
                 return Err(ResizeSliceError::Damaged { name: name.to_owned(), problem: damage.problem() });
             }
+        } else if let Some(problem) = self.why_unchangeable(ongoing.change().slice().id) {
+            return Err(ResizeSliceError::Damaged { name: name.to_owned(), problem });
         }
         let circumstances = self.carry_out(&ongoing)?;
         let mut view = self.view_of(ongoing.change());
@@ -363,6 +366,24 @@ impl Manager {
             ));
         }
         Ok(view)
+    }
+
+    /// Why a slice that could not be taken over cannot be changed: processes have its limits mapped, and this manager
+    /// does not write to them, so they would keep what the change takes from them.
+    fn why_unchangeable(&self, id: SliceId) -> Option<String> {
+        match attribution::users_of(id) {
+            Ok(users) => {
+                let first = users.first()?;
+                Some(format!(
+                    "it could not be taken over, and {} processes still use its region (the first: {first}): end them, or \
+                     remove the slice",
+                    users.len()
+                ))
+            }
+            Err(error) => {
+                Some(format!("it could not be taken over, and whether its region is in use cannot be told: {error}"))
+            }
+        }
     }
 
     /// Removes a slice. What the driver still holds of its ended processes is nobody's until the driver has freed it, so

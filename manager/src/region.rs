@@ -13,8 +13,8 @@
 //!
 //! A region is made in a directory of another name (`.new-<id>`) that is renamed when it is complete. To remove a
 //! region, its directory is first renamed (`.old-<id>`). So a directory with a proper name is complete, and
-//! [`files::RegionDirs::remove_residue`] removes all others at the start. A process that still maps a removed region
-//! keeps its last limits, with a heartbeat that has stopped.
+//! [`files::RegionDirs::remove_residue`] removes all others at the start. The limits of a removed region are revoked
+//! ([`files::RegionDirs::revoke`]), so a process that still maps it gets nothing more.
 
 use std::fs::File;
 use std::io;
@@ -170,6 +170,19 @@ impl Region {
         let opened = open().inspect_err(|_| revoke(&limits, device_count));
         let (ledger, ledger_file, shim_path, stand_in, files) = opened?;
         Ok(Region { id, dir: dir.into(), shim_path, stand_in, limits, ledger, ledger_file, files, device_count })
+    }
+
+    /// Revokes everything in the region of slice `id` in `dir`, of which only the limits need be there: processes may
+    /// have them mapped, although no manager writes to them again.
+    ///
+    /// # Errors
+    /// See [`OpenRegionError`].
+    pub(crate) fn revoke_in(id: SliceId, dir: &Path) -> Result<(), OpenRegionError> {
+        let path = dir.join(LIMITS_FILE);
+        let (limits, _) = Mapping::<Limits>::open(&path, LIMITS_FILE_BYTES)?;
+        check(&path, limits.header.check(LIMITS_MAGIC, LIMITS_FILE_BYTES), &limits.header, id)?;
+        revoke(&limits, (limits.device_count.load(Ordering::Relaxed) as usize).min(DEVICES_MAX));
+        Ok(())
     }
 
     /// The directory that holds the region's files.

@@ -93,13 +93,15 @@ impl<'a> Execution<'a> {
             Step::Withdraw => cdi.withdraw(&slice.name)?,
             Step::Leave => self.set_leaving(true),
             Step::Retire => dirs.retire(slice.id)?,
-            Step::Stop => {
-                if let Some(live) = &self.live {
+            Step::Stop => match &self.live {
+                Some(live) => {
                     refusals::report(live, &self.manager.events, true);
                     self.manager.stop_slice(live);
                     live.region.revoke();
                 }
-            }
+                // Processes may use the region of a slice that could not be taken over.
+                None => dirs.revoke(slice.id),
+            },
             Step::Discard => dirs.discard(slice.id)?,
             Step::Forget => journal.restore(slice.id, None)?,
         }

@@ -102,10 +102,9 @@ impl ChangePlan {
             is_live.then_some(Step::Leave),
             Some(Step::Retire),
         ];
-        let effect = is_live.then_some(Step::Stop);
         ChangePlan {
             steps: steps.into_iter().flatten().collect(),
-            effect: effect.into_iter().collect(),
+            effect: vec![Step::Stop],
             rest: vec![Step::Discard, Step::Forget],
         }
     }
@@ -130,6 +129,8 @@ mod tests {
             let removed = ChangePlan::of(&Change::Remove(slice.clone()), circumstances);
             assert_eq!(removed.steps.first(), Some(&Step::Note(Phase::Removing)));
             assert_eq!(removed.steps.last(), Some(&Step::Retire));
+            // Whether the slice is at work or not: its share is free afterwards.
+            assert_eq!(removed.effect, [Step::Stop]);
             assert_eq!(removed.rest, [Step::Discard, Step::Forget]);
         }
     }

@@ -329,8 +329,9 @@ impl Manager {
         self.remove_rest(slice);
     }
 
-    /// Removes the leftovers of a slice that must not exist any more.
+    /// Removes the leftovers of a slice that must not exist any more. Its processes, if any live on, get nothing more.
     fn remove_rest(&self, slice: &Slice) {
+        self.dirs.revoke(slice.id);
         let step = || -> Result<(), StepError> {
             self.cdi.withdraw(&slice.name)?;
             self.dirs.retire(slice.id)?;

@@ -41,6 +41,7 @@ use aliquot_abi::region::{
     LIMITS_MAGIC, Ledger, Limits,
 };
 use rustix::fs::{FallocateFlags, fallocate};
+use tracing::warn;
 
 use crate::paths;
 use crate::procfs::{self, FileId};
@@ -297,6 +298,23 @@ impl RegionDirs {
         self.link_shim(&self.shim, &dir.join(shim_image::file_name()))
     }
 
+    /// Revokes what the region of slice `id` gives, whether it is in its place or [retired](RegionDirs::retire): the
+    /// processes that have it mapped must get nothing more once its share can be given out again. Does nothing if there
+    /// is no region, or if it is a [closed one](RegionDirs::make_closed).
+    pub(crate) fn revoke(&self, id: SliceId) {
+        for around in [self.around(id), self.retired(id)] {
+            // The second directory is that of older managers, which made none around the region.
+            for dir in [around.join(REGION_DIR), around] {
+                if !dir.join(LIMITS_FILE).exists() || has_empty_limits(&dir) {
+                    continue;
+                }
+                if let Err(error) = Region::revoke_in(id, &dir) {
+                    warn!(%id, %error, "a removed region cannot be revoked: processes that still use it keep what it gave them, end them");
+                }
+            }
+        }
+    }
+
     /// Moves the region of slice `id` out of the way, if there is one, as the first step of its removal.
     ///
     /// # Errors
@@ -330,6 +348,9 @@ impl RegionDirs {
             let name = entry.file_name().to_string_lossy().into_owned();
             if SliceId::parse(&name).is_some_and(|id| known.contains(&id)) {
                 continue;
+            }
+            if let Some(id) = SliceId::parse(name.strip_prefix(".old-").unwrap_or(&name)) {
+                self.revoke(id);
             }
             fs::remove_dir_all(entry.path()).map_err(io_at(&entry.path()))?;
             removed.push(name);

@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use aliquot_abi::ledger::{BYTES_MASK, MANAGER_PID, OPERATION};
 use aliquot_abi::region::{gate, owner};
 use aliquot_proto::node::v1::WaitHistogram;
+use tonic::Code;
 
-use crate::node::{GIB, Node, eventually, part};
+use crate::node::{GIB, Node, eventually, part, refused};
 use crate::tenant::{Tenant, ledger, limits};
 
 #[test]
@@ -118,19 +119,26 @@ fn after_a_reboot_slices_are_made_again_with_the_same_ids() {
     assert!(Path::new(&before.shim_path).exists());
 }
 
-/// Older managers made such regions, which only an unguessable name protected.
-#[test]
-fn an_open_region_is_made_anew_once_it_is_unused() {
-    let mut node = Node::start();
-    let slice = node.create("old", vec![part(30, GIB)]).unwrap();
-    node.stop();
-    let region = Path::new(&slice.region_path);
+/// Turns the region in `path` into one of an older manager, which only an unguessable name protected. Returns its
+/// directory.
+fn make_open(path: &str) -> &Path {
+    let region = Path::new(path);
     let around = region.parent().unwrap();
     for file in fs::read_dir(region).unwrap().map(Result::unwrap) {
         fs::rename(file.path(), around.join(file.file_name())).unwrap();
     }
     fs::remove_dir(region).unwrap();
     fs::set_permissions(around, Permissions::from_mode(0o755)).unwrap();
+    around
+}
+
+#[test]
+fn an_open_region_is_made_anew_once_it_is_unused() {
+    let mut node = Node::start();
+    let slice = node.create("old", vec![part(30, GIB)]).unwrap();
+    node.stop();
+    let region = Path::new(&slice.region_path);
+    let around = make_open(&slice.region_path);
     let tenant = Tenant::silent(around.to_str().unwrap());
     node.restart().unwrap();
     let problem = node.get("old").unwrap().problem;
@@ -140,6 +148,51 @@ fn an_open_region_is_made_anew_once_it_is_unused() {
     node.restart().unwrap();
     assert_eq!(node.get("old").unwrap(), slice);
     assert!(region.join("limits").exists() && !around.join("limits").exists());
+}
+
+/// What this manager cannot write to its processes' limits must not be in its books either.
+#[test]
+fn a_slice_in_use_that_cannot_be_taken_over_gives_nothing_twice() {
+    let mut node = Node::start();
+    let slice = node.create("old", vec![part(60, GIB)]).unwrap();
+    node.stop();
+    let around = make_open(&slice.region_path);
+    let tenant = Tenant::silent(around.to_str().unwrap());
+    let limit_percent = &limits(around).devices[0].core_limit_percent;
+    let before = limit_percent.load(Ordering::Relaxed);
+    node.restart().unwrap();
+    refused(
+        node.resize("old", vec![part(10, GIB)]),
+        Code::FailedPrecondition,
+        &format!("(the first: {}): end them", tenant.pid()),
+    );
+    assert_eq!(node.get("old").unwrap().parts, slice.parts);
+    assert_eq!(limit_percent.load(Ordering::Relaxed), before);
+    node.remove("old", true).unwrap();
+    assert_eq!(limit_percent.load(Ordering::Relaxed), 0);
+}
+
+/// A slice can be removed by force while processes use it.
+#[test]
+fn a_removal_that_a_kill_interrupted_leaves_nothing_in_use() {
+    for is_retired in [false, true] {
+        let mut node = Node::start();
+        let slice = node.create("a", vec![part(60, GIB)]).unwrap();
+        let mut tenant = Tenant::start(&slice.region_path);
+        let region = Path::new(&slice.region_path);
+        let limits = limits(region);
+        node.stop();
+        let text = fs::read_to_string(node.checkpoint()).unwrap();
+        fs::write(node.checkpoint(), text.replace("\"ready\"", "\"removing\"")).unwrap();
+        if is_retired {
+            let around = region.parent().unwrap();
+            fs::rename(around, around.with_file_name(format!(".old-{}", slice.id))).unwrap();
+        }
+        node.restart().unwrap();
+        assert!(node.list().is_empty() && node.regions().is_empty());
+        assert_eq!(limits.devices[0].core_limit_percent.load(Ordering::Relaxed), 0, "retired: {is_retired}");
+        assert!(tenant.tell("reserve 1000").starts_with("Err"));
+    }
 }
 
 #[test]
