@@ -13,7 +13,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
-use crate::driver_root::DriverRoot;
+pub use crate::driver_root::DriverRoot;
 use crate::logging;
 use crate::paths::{Paths, SOCKET_FILE};
 use crate::procfs;

@@ -201,6 +201,7 @@ fn serve(
 ) {
     runtime.block_on(async {
         tokio::spawn(remove_orphans(Arc::clone(manager), orphans));
+        tokio::spawn(follow_devices(Arc::clone(manager)));
         if let Some(listener) = metrics {
             tokio::spawn(metrics::serve(listener, Arc::clone(manager)));
         }
@@ -247,6 +248,19 @@ fn serve(
         }
     });
     runtime.shutdown_timeout(OPERATION_GRACE);
+}
+
+/// Lets the manager follow each look at the devices. Writing files may take its time, so the servers do not wait for
+/// it.
+async fn follow_devices(manager: Arc<Manager>) {
+    let mut known = manager.devices().watch();
+    // An error means that the thread has ended, and the manager with it.
+    while known.changed().await.is_ok() {
+        let manager = Arc::clone(&manager);
+        if let Err(error) = aside(move || manager.follow_devices()).await {
+            debug!(%error, "no thread follows the devices; the next look brings another");
+        }
+    }
 }
 
 /// Removes the slices whose owners end. A removal may wait for a driver, so the others do not wait for it.

@@ -53,12 +53,14 @@ mod books;
 mod execution;
 mod locks;
 mod plan;
+mod publishing;
 mod recovery;
 
 use books::{Books, Change, Ongoing};
 use execution::Execution;
 pub(crate) use locks::Locks;
 use plan::{ChangePlan, Circumstances};
+use publishing::Published;
 pub(crate) use recovery::{OpenError, check_path, take_directories};
 
 /// Time until a slice is removed although the driver still holds memory of its ended processes. An H100 takes 3.5 s for
@@ -87,6 +89,7 @@ pub(crate) struct Manager {
     attach: Attach,
     heartbeat: Periodic,
     sampler: Periodic,
+    published: parking_lot::Mutex<Published>,
     started: SystemTime,
     /// Whether [`Manager::stop`] was called.
     is_ending: AtomicBool,

@@ -52,10 +52,13 @@ impl TimeSharing {
         let parts = live.parts();
         for part in parts.iter().filter(|part| self.mps.mode_of(&part.device) == SharingMode::Time) {
             if !devices.contains_key(&part.device) {
-                let tells = inventory.device(&part.device).is_some_and(|device| device.tells_utilisation);
-                devices.insert(part.device.clone(), DeviceThread::start(&part.device, !tells, self.lease_max_ns)?);
+                let mut thread = DeviceThread::start(&part.device, self.lease_max_ns)?;
+                // Until the driver says more.
+                thread.charge_all(true);
+                devices.insert(part.device.clone(), thread);
             }
         }
+        charge_by(inventory, &mut devices);
         for (number, part) in parts.iter().enumerate() {
             if let Some(thread) = devices.get(&part.device) {
                 thread.tell(Command::Add {
@@ -69,6 +72,11 @@ impl TimeSharing {
             }
         }
         Ok(())
+    }
+
+    /// Takes in what the driver now says of the devices.
+    pub(crate) fn note(&self, inventory: &Inventory) {
+        charge_by(inventory, &mut self.devices.lock());
     }
 
     /// Applies the shares and the priority of a resized slice. They are in force when this returns.
@@ -115,6 +123,15 @@ impl TimeSharing {
     pub(crate) fn stop(&self) {
         for (_, thread) in std::mem::take(&mut *self.devices.lock()) {
             thread.stop();
+        }
+    }
+}
+
+/// Tells the threads of the devices in `inventory` whether the driver says how busy those are.
+fn charge_by(inventory: &Inventory, threads: &mut BTreeMap<DeviceUuid, DeviceThread>) {
+    for device in &inventory.devices {
+        if let Some(thread) = threads.get_mut(&device.uuid) {
+            thread.charge_all(!device.tells_utilisation);
         }
     }
 }

@@ -51,9 +51,8 @@ pub struct PollOutcome {
 /// Shares one device's time between containers.
 ///
 /// The caller polls soon after each change ([`Arbiter::add`], [`Arbiter::remove`], [`Arbiter::resize`],
-/// [`Arbiter::set_processes`]) and when a thread reports that it waits at a gate; otherwise at
-/// [`PollOutcome::next_poll_ns`].
-/// A late poll costs only accuracy.
+/// [`Arbiter::set_processes`], [`Arbiter::set_charges_all`]) and when a thread reports that it waits at a gate;
+/// otherwise at [`PollOutcome::next_poll_ns`]. A late poll costs only accuracy.
 #[derive(Debug)]
 pub struct Arbiter {
     containers: BTreeMap<ContainerId, Container>,
@@ -88,11 +87,10 @@ impl Arbiter {
         Self { quantum_max_ns: lease_max_ns.clamp(QUANTUM_URGENT_NS, QUANTUM_MAX_NS), ..self }
     }
 
-    /// An arbiter for a device whose use no driver reports: a container that is alone there gets leases too, so that it
-    /// is charged for its use.
-    #[must_use]
-    pub fn charging_all(now_ns: u64) -> Self {
-        Self { charges_all: true, ..Self::new(now_ns) }
+    /// Sets whether a container that is alone gets leases too. On a device whose use no driver reports, it is charged
+    /// for its use only so.
+    pub fn set_charges_all(&mut self, charges_all: bool) {
+        self.charges_all = charges_all;
     }
 
     /// Adds a container without processes. Its gate may be in any state: the next poll sets it. A container that exists

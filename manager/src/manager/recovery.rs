@@ -218,6 +218,7 @@ impl Manager {
             damage,
             live,
             events,
+            published: parking_lot::Mutex::default(),
             started: SystemTime::now(),
             is_ending: AtomicBool::new(false),
             shortcoming: Mutex::default(),

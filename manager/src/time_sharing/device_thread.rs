@@ -36,6 +36,7 @@ const _: () = assert!(WAIT_LENGTHS == WAIT_BOUNDS_NS.len() + 1);
 /// A command to the thread.
 pub(super) enum Command {
     Add { live: Arc<LiveSlice>, part: usize, share: Share },
+    ChargeAll(bool),
     Resize { number: u64, share: Share, done: Sender<()> },
     Remove { number: u64, done: Sender<()> },
     Stop,
@@ -45,22 +46,28 @@ pub(super) enum Command {
 pub(super) struct DeviceThread {
     commands: Sender<Command>,
     thread: JoinHandle<()>,
+    /// What the thread was last told by [`Self::charge_all`].
+    charges_all: bool,
 }
 
 impl DeviceThread {
-    /// Starts the thread of a device. `charges_all`: the driver does not say how busy the device is, so all use is
-    /// charged.
-    pub(super) fn start(device: &DeviceUuid, charges_all: bool, lease_max_ns: u64) -> io::Result<DeviceThread> {
+    /// Starts the thread of a device.
+    pub(super) fn start(device: &DeviceUuid, lease_max_ns: u64) -> io::Result<DeviceThread> {
         let (commands, inbox) = mpsc::channel();
         let device = device.clone();
-        let arbiter = move |now_ns| {
-            let arbiter = if charges_all { Arbiter::charging_all(now_ns) } else { Arbiter::new(now_ns) };
-            arbiter.with_leases_of_at_most(lease_max_ns)
-        };
+        let arbiter = move |now_ns| Arbiter::new(now_ns).with_leases_of_at_most(lease_max_ns);
         let thread = thread::Builder::new()
             .name("time-sharing".into())
             .spawn(move || run(&device, arbiter(monotonic_ns()), &inbox))?;
-        Ok(DeviceThread { commands, thread })
+        Ok(DeviceThread { commands, thread, charges_all: false })
+    }
+
+    /// Tells the thread whether the driver does not say how busy the device is, so that all use must be charged.
+    pub(super) fn charge_all(&mut self, charges_all: bool) {
+        if self.charges_all != charges_all {
+            self.charges_all = charges_all;
+            self.tell(Command::ChargeAll(charges_all));
+        }
     }
 
     pub(super) fn tell(&self, command: Command) {
@@ -209,6 +216,7 @@ fn run(device: &DeviceUuid, mut arbiter: Arbiter, inbox: &Receiver<Command>) {
                     live.gang_states.join(part, thread::current());
                     members.insert(container, Member::new(live, part));
                 }
+                Command::ChargeAll(charges_all) => arbiter.set_charges_all(charges_all),
                 Command::Resize { number, share, done } => {
                     arbiter.resize(ContainerId(number), share);
                     // The caller may have given up waiting.

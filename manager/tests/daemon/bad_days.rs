@@ -7,17 +7,19 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::{Header, LEDGER_FILE, LIMITS_FILE, MAJOR};
-use aliquot_manager::config::Config;
+use aliquot_manager::config::{Config, DriverRoot};
 use aliquot_manager::daemon::Daemon;
 use aliquot_manager::file_system::is_in_memory;
+use aliquot_proto::node::v1 as proto;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use tonic::Code;
 
-use crate::node::{GIB, Node, eventually, part, refused};
+use crate::node::{GIB, Node, eventually, part, refused, uuid};
 use crate::tenant::Tenant;
 
 #[track_caller]
@@ -367,4 +369,28 @@ fn a_node_without_a_driver_serves_and_says_so() {
     assert!(found.devices.is_empty() && found.problem.contains("/nonexistent/libnvidia-ml.so.1"), "{found:?}");
     refused(node.create("a", vec![part(10, GIB)]), Code::FailedPrecondition, "aliquot doctor");
     daemon.stop();
+}
+
+/// After a reboot the driver may come later than the manager.
+#[test]
+fn slices_get_their_devices_once_the_driver_answers() {
+    let mut node = Node::prepare();
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("dev")).unwrap();
+    fs::write(root.path().join("dev/nvidia0"), "").unwrap();
+    node.config.driver = DriverRoot::new(root.path().into(), "/".into());
+    node.driver.has_nodes = true;
+    node.restart().unwrap();
+    node.create("a", vec![proto::Part { device_uuid: uuid(0), ..part(10, GIB) }]).unwrap();
+    let device_nodes = |node: &Node| -> serde_json::Value {
+        let spec: serde_json::Value = serde_json::from_slice(&fs::read(node.cdi_file("a")).unwrap()).unwrap();
+        spec["devices"][0]["containerEdits"]["deviceNodes"].clone()
+    };
+    let expected = serde_json::json!([{ "path": "/dev/nvidia0" }]);
+    assert_eq!(device_nodes(&node), expected);
+    node.driver.is_silent.store(true, Ordering::Relaxed);
+    node.restart().unwrap();
+    assert_eq!(device_nodes(&node), serde_json::Value::Null);
+    node.driver.is_silent.store(false, Ordering::Relaxed);
+    eventually("its device is published", || (device_nodes(&node) == expected).then_some(()));
 }

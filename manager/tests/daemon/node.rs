@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,10 @@ pub(crate) struct Driver {
     /// "processes" and "utilisation", in the order of the questions about the first device.
     pub(crate) asked: Arc<Mutex<Vec<&'static str>>>,
     pub(crate) processes: Arc<Mutex<Vec<DeviceProcess>>>,
+    /// Whether it answers no question about the devices.
+    pub(crate) is_silent: Arc<AtomicBool>,
+    /// Whether the devices have nodes in `/dev`.
+    pub(crate) has_nodes: bool,
 }
 
 /// Devices that are always healthy.
@@ -57,13 +62,16 @@ impl TestDevices {
 
 impl DeviceSource for TestDevices {
     fn inventory(&mut self) -> Result<Inventory, SourceError> {
+        if self.1.is_silent.load(Ordering::Relaxed) {
+            return Err(SourceError("the driver is not there yet".into()));
+        }
         let device = |index| Device {
             uuid: DeviceUuid::new(uuid(index)),
             index,
             model: "Test GPU".into(),
             memory_bytes: 80 * GIB,
             pci_bus_id: format!("00000000:0{index}:00.0"),
-            minor: None,
+            minor: self.1.has_nodes.then_some(index),
             numa_node: None,
             nvlink_peers: Vec::new(),
             compute_capability: Some((9, 0)),
