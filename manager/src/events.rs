@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::clock::monotonic_ns;
 use crate::inventory::DeviceUuid;
+use crate::procfs::CommandLine;
 
 /// Maximum number of events kept.
 const KEPT_MAX: usize = 4096;
@@ -38,20 +39,28 @@ pub(crate) struct Event {
     pub pid: Option<u32>,
     /// For people to read.
     pub text: String,
+    /// The command line that is the text, as far as it has been read.
+    command: Option<CommandLine>,
 }
 
 impl Event {
     /// An event that happens now.
     #[must_use]
     pub(crate) fn of(kind: Kind, text: impl Into<String>) -> Event {
-        let mut text = text.into();
-        if text.len() > TEXT_BYTES_MAX {
-            let end = (0..=TEXT_BYTES_MAX).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
-            text.truncate(end);
-            text.push('…');
-        }
-        let (time, monotonic_ns) = (SystemTime::now(), monotonic_ns());
-        Event { sequence: 0, time, monotonic_ns, kind, slice: None, device: None, pid: None, text }
+        let (text, time, monotonic_ns) = (shortened(text.into()), SystemTime::now(), monotonic_ns());
+        Event { sequence: 0, time, monotonic_ns, kind, slice: None, device: None, pid: None, text, command: None }
+    }
+
+    /// An event that happens now, and whose text is a command line. Its readers see the line once it has been read.
+    #[must_use]
+    pub(crate) fn of_command(kind: Kind, command: CommandLine) -> Event {
+        Event { command: Some(command), ..Event::of(kind, "") }
+    }
+
+    /// The event with the text as it is now.
+    fn worded(&self) -> Event {
+        let text = self.command.as_ref().map(|command| shortened(command.text().to_owned()));
+        Event { text: text.unwrap_or_else(|| self.text.clone()), ..self.clone() }
     }
 
     /// Adds the slice that the event is about.
@@ -71,6 +80,15 @@ impl Event {
     pub(crate) fn of_process(self, pid: u32) -> Event {
         Event { pid: Some(pid), ..self }
     }
+}
+
+fn shortened(mut text: String) -> String {
+    if text.len() > TEXT_BYTES_MAX {
+        let end = (0..=TEXT_BYTES_MAX).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +139,7 @@ impl Events {
     pub(crate) fn after(&self, sequence: u64, count_max: usize) -> Vec<Event> {
         let kept = self.kept.lock();
         let first = kept.events.partition_point(|event| event.sequence <= sequence);
-        kept.events.range(first..).take(count_max).cloned().collect()
+        kept.events.range(first..).take(count_max).map(Event::worded).collect()
     }
 
     /// The number of the last event that happened `age` ago or earlier.

@@ -14,8 +14,9 @@ use aliquot_abi::ledger::Identity;
 use crate::descriptors;
 
 mod command;
+mod slow;
 
-pub(crate) use command::{CommandLine, command};
+pub(crate) use command::{CommandLine, command, command_later};
 
 /// Bytes read of `/proc/PID/stat`. The fields of [`Stat`] always lie within them.
 const STAT_BYTES_MAX: usize = 1024;

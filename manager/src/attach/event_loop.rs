@@ -355,7 +355,8 @@ impl EventLoop {
         count(&self.shared.counters.attached);
         let members = self.slices.get(&number).map(|slice| &slice.members);
         if let Some((members, member)) = members.and_then(|members| Some((members, members.get(pid)?))) {
-            let attached = Event::of(Kind::ProcessAttached, member.command()).of_slice(&members.live().name);
+            let attached =
+                Event::of_command(Kind::ProcessAttached, member.command().clone()).of_slice(&members.live().name);
             self.events.record(attached.of_process(pid));
         }
         self.watch_process(number, pid);

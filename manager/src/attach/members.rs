@@ -12,7 +12,7 @@ use rustix::fd::OwnedFd;
 use crate::attach::socket::{self, Peer};
 use crate::descriptors::Descriptors;
 use crate::live::{Attached, AttachedSlot, LiveSlice};
-use crate::procfs::{self, ProcessView};
+use crate::procfs::{self, CommandLine, ProcessView};
 use crate::region::view::{self, SlotState};
 
 /// Attempts, one after the other, to settle accounts in doubt; then they are bounded instead. An operation takes
@@ -151,7 +151,7 @@ impl Members {
 
     fn take_in(&mut self, process: ProcessView, slot: AttachedSlot, pidfd: Option<OwnedFd>) {
         let ProcessView { pid, own_pid, .. } = process;
-        let attached = Attached { pid, own_pid, slot, command: procfs::command(pid), since: SystemTime::now() };
+        let attached = Attached { pid, own_pid, slot, command: procfs::command_later(pid), since: SystemTime::now() };
         // The pidfd is not kept if only the reserve of descriptors is left.
         let pidfd = pidfd.filter(|pidfd| self.descriptors.can_keep(pidfd));
         self.by_pid.insert(pid, Member { attached, pidfd });
@@ -360,8 +360,8 @@ impl Members {
 
 impl Member {
     /// The command line that it was started with.
-    pub(super) fn command(&self) -> &str {
-        self.attached.command.text()
+    pub(super) fn command(&self) -> &CommandLine {
+        &self.attached.command
     }
 }
 

@@ -1,30 +1,24 @@
-//! The command line of a process.
-//!
-//! The kernel reads a command line from the process's own memory, and waits for its pages as the process would. It
-//! waits for ever if a page belongs to a file whose file system does not answer, and a process in a container can
-//! arrange that. So a separate thread reads the command line, and the manager waits only briefly. The short name is the
-//! kernel's own and always available.
+//! The command line of a process. The short name is the kernel's own and always available.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::slow::SlowReads;
+
 /// Maximum characters kept of a command line.
 const CHARS_MAX: usize = 256;
 /// Maximum bytes read of a command line.
 const BYTES_MAX: u64 = 4096;
-/// How long the caller waits for a command line.
-const PATIENCE: Duration = Duration::from_millis(200);
-/// Maximum threads that wait for command lines. Each of them has delayed a caller by [`PATIENCE`] once.
-const PENDING_MAX: usize = 8;
+/// Maximum command lines that wait for [`command_later`] to read them.
+const WAITING_MAX: usize = 4096;
 
-/// The processes whose command lines are being read, each by a single thread, however often they are requested.
-static PENDING: Pending = Pending(Mutex::new(BTreeSet::new()));
+static READS: SlowReads = SlowReads::new(Duration::from_millis(200), 8);
 
 /// The command line of a process, or its name until it has been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +26,10 @@ pub(crate) struct CommandLine {
     /// The name in brackets; empty if the process was gone.
     name: String,
     /// Empty until the line has been read; `None` if the process has no command line.
-    line: Arc<OnceLock<Option<String>>>,
+    line: Line,
 }
+
+type Line = Arc<OnceLock<Option<String>>>;
 
 impl CommandLine {
     /// The command line once it has been read, until then the name in brackets; empty if the process was gone.
@@ -41,21 +37,54 @@ impl CommandLine {
     pub(crate) fn text(&self) -> &str {
         self.line.get().and_then(Option::as_deref).unwrap_or(&self.name)
     }
+
+    fn unread(pid: u32) -> CommandLine {
+        let name = fs::read(format!("/proc/{pid}/comm")).ok();
+        let name = name.and_then(|name| Some(format!("[{}]", readable(name.trim_ascii_end())?))).unwrap_or_default();
+        CommandLine { name, line: Line::default() }
+    }
 }
 
 /// Reads the command line of a process. Waits for a short while; a line that comes later is visible from then on.
 #[must_use]
 pub(crate) fn command(pid: u32) -> CommandLine {
-    let name = fs::read(format!("/proc/{pid}/comm")).ok();
-    let name = name.and_then(|name| Some(format!("[{}]", readable(name.trim_ascii_end())?))).unwrap_or_default();
-    let line = PENDING.ask(pid, move || {
+    let command = CommandLine::unread(pid);
+    read(&READS, pid, &command.line);
+    command
+}
+
+/// Like [`command`], but does not wait at all: a thread of its own reads one line after the other.
+#[must_use]
+pub(crate) fn command_later(pid: u32) -> CommandLine {
+    static READER: Mutex<Option<SyncSender<(u32, Line)>>> = Mutex::new(None);
+    command_by(pid, &READER, &READS)
+}
+
+/// The command line of a process, which `reader` gets by `reads`. Starts the reader if there is none.
+fn command_by(pid: u32, reader: &Mutex<Option<SyncSender<(u32, Line)>>>, reads: &'static SlowReads) -> CommandLine {
+    let command = CommandLine::unread(pid);
+    let mut reader = reader.lock();
+    if reader.is_none() {
+        let (asked, inbox) = mpsc::sync_channel::<(u32, Line)>(WAITING_MAX);
+        let thread = thread::Builder::new().name("cmdline".into());
+        let started = thread.spawn(move || inbox.into_iter().for_each(|(pid, line)| read(reads, pid, &line)));
+        *reader = started.ok().map(|_| asked);
+    }
+    if let Some(reader) = reader.as_ref() {
+        // If too many lines wait already, the name has to do.
+        let _ = reader.try_send((pid, Arc::clone(&command.line)));
+    }
+    command
+}
+
+fn read(reads: &'static SlowReads, pid: u32, line: &Line) {
+    reads.ask(pid, line, move || {
         let mut line = Vec::new();
         let file = File::open(format!("/proc/{pid}/cmdline"));
         // Bytes that were read before an error count.
         let _ = file.and_then(|file| file.take(BYTES_MAX).read_to_end(&mut line));
         readable(&line)
     });
-    CommandLine { name, line }
 }
 
 /// The words of `line`, made safe for terminals and logs, because the process in the container chose them. `None` if
@@ -68,43 +97,6 @@ fn readable(line: &[u8]) -> Option<String> {
     (!text.is_empty()).then(|| text.chars().map(letter).take(CHARS_MAX).collect())
 }
 
-/// The processes for which a read is under way that may never end.
-struct Pending(Mutex<BTreeSet<u32>>);
-
-impl Pending {
-    /// Runs `read` for the process `pid` on a thread, and waits a short while for the result. Starts nothing if a read
-    /// for the process is under way already, or if too many others are.
-    fn ask<T: Send + Sync + 'static>(
-        &'static self,
-        pid: u32,
-        read: impl FnOnce() -> T + Send + 'static,
-    ) -> Arc<OnceLock<T>> {
-        let answer = Arc::new(OnceLock::new());
-        {
-            let mut pending = self.0.lock();
-            if pending.len() >= PENDING_MAX || !pending.insert(pid) {
-                return answer;
-            }
-        }
-        let (done, is_done) = mpsc::sync_channel(1);
-        let late = Arc::clone(&answer);
-        let reader = thread::Builder::new().name("cmdline".into()).spawn(move || {
-            // Only this thread sets the value.
-            let _ = late.set(read());
-            self.0.lock().remove(&pid);
-            // The caller may have given up waiting.
-            let _ = done.send(());
-        });
-        if reader.is_err() {
-            self.0.lock().remove(&pid);
-            return answer;
-        }
-        // After the timeout the result comes later, or never.
-        let _ = is_done.recv_timeout(PATIENCE);
-        answer
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,41 +106,38 @@ mod tests {
         assert_eq!(readable(b"python\0\0train\xff.py\0-c\0a\nb\0").as_deref(), Some("python train\u{fffd}.py -c a b"));
         assert_eq!(readable(b"\0"), None);
         assert_eq!(readable(&[b'x'; 1000]).unwrap().len(), CHARS_MAX);
-        let own = command(std::process::id());
-        assert!(own.name.starts_with('[') && own.name.ends_with(']'), "{own:?}");
-        while own.line.get().is_none() {
-            thread::yield_now();
+        for own in [command(std::process::id()), command_later(std::process::id())] {
+            assert!(own.name.starts_with('[') && own.name.ends_with(']'), "{own:?}");
+            while own.line.get().is_none() {
+                thread::yield_now();
+            }
+            assert!(own.text().contains("/aliquot_manager-"), "{own:?}");
         }
-        assert!(own.text().contains("/aliquot_manager-"), "{own:?}");
         assert_eq!(command(u32::MAX).text(), "");
     }
 
+    /// The attach thread serves all slices, and a tenant can start any number of processes whose lines hang.
     #[test]
-    fn reads_that_hang_block_no_caller_and_late_answers_are_kept() {
-        static PENDING: Pending = Pending(Mutex::new(BTreeSet::new()));
-        let mut waited_for = Vec::new();
-        let (asked, asked_for) = mpsc::channel();
-        for pid in 0..PENDING_MAX as u32 {
-            let (hang, hung) = mpsc::channel::<()>();
-            let answer = PENDING.ask(pid, move || hung.recv().is_err());
-            assert_eq!(answer.get(), None);
-            waited_for.push((hang, answer));
-            // A read is under way, so the second one is not started.
-            let asked = asked.clone();
-            assert!(PENDING.ask(pid, move || asked.send(pid)).get().is_none());
-        }
-        // Too many reads are under way.
-        assert!(PENDING.ask(u32::MAX, move || asked.send(u32::MAX)).get().is_none());
-        assert_eq!(asked_for.recv(), Err(mpsc::RecvError));
-        let (hang, answers): (Vec<_>, Vec<_>) = waited_for.into_iter().unzip();
-        drop(hang);
-        for answer in answers {
-            while answer.get() != Some(&true) {
-                thread::yield_now();
-            }
-        }
-        // Finished reads make room for new ones.
-        while PENDING.ask(u32::MAX, || 7).get() != Some(&7) {
+    fn a_line_that_is_read_later_is_not_waited_for() {
+        static PATIENT: SlowReads = SlowReads::new(Duration::from_secs(3600), 8);
+        static READER: Mutex<Option<SyncSender<(u32, Line)>>> = Mutex::new(None);
+        let pid = std::process::id();
+        let (go_on, waiting) = mpsc::channel::<()>();
+        let (begun, has_begun) = mpsc::channel();
+        // As long as this read hangs, another one of the same process is waited for.
+        let hung = thread::spawn(move || {
+            PATIENT.ask(pid, &Line::default(), move || {
+                begun.send(()).unwrap();
+                waiting.recv().unwrap();
+                None
+            });
+        });
+        has_begun.recv().unwrap();
+        let later = command_by(pid, &READER, &PATIENT);
+        assert_eq!(later.text(), later.name);
+        go_on.send(()).unwrap();
+        hung.join().unwrap();
+        while !later.text().contains("/aliquot_manager-") {
             thread::yield_now();
         }
     }
