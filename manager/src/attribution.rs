@@ -212,8 +212,9 @@ struct Belonging {
     lasts: bool,
 }
 
-/// The pids of the processes that use the region of slice `id`: processes that have its ledger mapped, and processes of
-/// containers in which it is mounted. The manager, which maps the ledgers of all slices, is none of them.
+/// The pids of the processes that use the region of slice `id`: processes that have its ledger mapped, processes of
+/// containers in which it is mounted, and processes of the host that do not tell. The manager, which maps the ledgers
+/// of all slices, is none of them.
 ///
 /// # Errors
 /// The processes cannot be listed.
@@ -222,12 +223,23 @@ pub(crate) fn users_of(id: SliceId) -> io::Result<Vec<u32>> {
     // The second path is that of older managers, which made no directory around the region.
     let ledgers = [format!("/{id}/{REGION_DIR}/{LEDGER_FILE}"), format!("/{id}/{LEDGER_FILE}")];
     let uses = |pid: &u32| {
-        let is_elsewhere = || procfs::mount_namespace(*pid).is_none_or(|of| !host.are_of(of));
-        ledgers.iter().any(|ledger| procfs::maps(*pid, ledger) == Mapped::Yes)
-            || (is_elsewhere() && procfs::find_mount(*pid, |mount| is_mount_of(mount, id).then_some(())).is_some())
+        let is_elsewhere = procfs::mount_namespace(*pid).is_none_or(|of| !host.are_of(of));
+        let has_mount = || procfs::find_mount(*pid, |mount| is_mount_of(mount, id).then_some(())).is_some();
+        (is_elsewhere && has_mount()) || ledgers.iter().any(|ledger| may_use(procfs::maps(*pid, ledger), is_elsewhere))
     };
     let manager = std::process::id();
     Ok(procfs::list()?.filter(|pid| *pid != manager).filter(uses).collect())
+}
+
+/// Whether a process may use a region, by whether it maps the region's ledger. A process that does not tell may; but
+/// one `is_elsewhere`, in a container that does not have the region, must not keep others from removing theirs.
+fn may_use(ledger: Mapped, is_elsewhere: bool) -> bool {
+    match ledger {
+        Mapped::Yes => true,
+        Mapped::Silent => !is_elsewhere,
+        // A manager that is not root may read no other user's list, and all regions would seem to be in use.
+        Mapped::No | Mapped::Ending | Mapped::Unknown => false,
+    }
 }
 
 /// The mount namespaces of the host: that of process 1, and the manager's own, which differs where its service unit
@@ -304,6 +316,14 @@ mod tests {
         let since = SystemTime::now();
         live.set_processes(vec![Attached { pid, own_pid: pid, slot, command: procfs::command(pid), since }]);
         assert!(matches!(census.place(process), Place::Inside { attached: Some(found), .. } if found == slot));
+    }
+
+    #[test]
+    fn a_process_of_the_host_that_does_not_tell_may_use_any_region() {
+        let of_host = |mapped| may_use(mapped, false);
+        assert!(of_host(Mapped::Yes) && of_host(Mapped::Silent));
+        assert!(![Mapped::No, Mapped::Ending, Mapped::Unknown].into_iter().any(of_host));
+        assert!(may_use(Mapped::Yes, true) && !may_use(Mapped::Silent, true));
     }
 
     #[test]

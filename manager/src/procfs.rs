@@ -8,6 +8,8 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use aliquot_abi::ledger::Identity;
 
@@ -17,6 +19,7 @@ mod command;
 mod slow;
 
 pub(crate) use command::{CommandLine, command, command_later};
+use slow::SlowReads;
 
 /// Bytes read of `/proc/PID/stat`. The fields of [`Stat`] always lie within them.
 const STAT_BYTES_MAX: usize = 1024;
@@ -297,11 +300,28 @@ pub(crate) enum Mapped {
     Ending,
     /// The manager may not read the list, or the list is too long.
     Unknown,
+    /// The list did not come in time: a thread of the process holds the lock that its readers need.
+    Silent,
 }
 
-/// Whether the process `pid` maps a file whose path ends with `path_end`.
+/// Whether the process `pid` maps a file whose path ends with `path_end`. Waits only briefly for its list.
 #[must_use]
 pub(crate) fn maps(pid: u32, path_end: &str) -> Mapped {
+    static READS: SlowReads = SlowReads::new(Duration::from_secs(1), 64);
+    maps_by(&READS, pid, {
+        let path_end = path_end.to_owned();
+        move || maps_at_last(pid, &path_end)
+    })
+}
+
+fn maps_by(reads: &'static SlowReads, pid: u32, read: impl FnOnce() -> Mapped + Send + 'static) -> Mapped {
+    let answer = Arc::new(OnceLock::new());
+    reads.ask(pid, &answer, read);
+    answer.get().copied().unwrap_or(Mapped::Silent)
+}
+
+/// Like [`maps`], but waits as long as it takes.
+fn maps_at_last(pid: u32, path_end: &str) -> Mapped {
     let maps_in = |dir: &str| {
         let maps = File::open(format!("{dir}/maps")).and_then(|maps| mapped_in(BufReader::new(maps), path_end));
         match maps {
@@ -361,6 +381,22 @@ mod tests {
         assert_eq!(Stat::parse(b"12 (a"), None);
         assert_eq!(own_pid_in(b"Name:\t\xd0\nNSpid:\t12\t7\n"), Some(7));
         assert_eq!(effective_uid_in(b"Name:\t\xd0\nUid:\t1000\t7\t0\t7\n"), Some(7));
+    }
+
+    #[test]
+    fn a_list_of_mappings_that_does_not_come_is_not_waited_for() {
+        static READS: SlowReads = SlowReads::new(Duration::from_millis(50), 8);
+        let (hang, hung) = std::sync::mpsc::channel::<()>();
+        let read = move || {
+            // Until the test ends.
+            let _ = hung.recv();
+            Mapped::No
+        };
+        assert_eq!(maps_by(&READS, 1, read), Mapped::Silent);
+        // Another process answers, and this one is not even asked again.
+        assert_eq!(maps_by(&READS, 2, || Mapped::No), Mapped::No);
+        assert_eq!(maps_by(&READS, 1, || Mapped::No), Mapped::Silent);
+        drop(hang);
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Registrations {
         match slice.maps_ledger(process.pid) {
             Mapped::Ending => true,
             Mapped::No => false,
-            Mapped::Unknown => is_attached,
+            Mapped::Unknown | Mapped::Silent => is_attached,
             Mapped::Yes if is_attached => {
                 self.known.insert(process, program);
                 true
