@@ -80,7 +80,8 @@ impl Manager {
                 return described.map(|manifest| manifest.slice);
             }
         };
-        let parts = parts_of(&region, &self.devices.known().inventory);
+        let described_parts = described.as_ref().map(|manifest| &*manifest.slice.parts).unwrap_or_default();
+        let parts = parts_of(&region, described_parts, &self.devices.known().inventory);
         let slice = described.map_or_else(|| undescribed(id), |manifest| manifest.slice);
         Some(Slice { parts, host_memory_limit_bytes: region.host_memory_limit_bytes(), ..slice })
     }
@@ -120,19 +121,22 @@ fn undescribed(id: SliceId) -> Slice {
     }
 }
 
-fn parts_of(region: &Region, inventory: &Inventory) -> Vec<Part> {
-    let part = |(uuid, shares): ([u8; 16], Shares)| Part {
-        device: device_of(uuid, inventory),
+/// The parts that the region has. `described` are those of its manifest, if it has one.
+fn parts_of(region: &Region, described: &[Part], inventory: &Inventory) -> Vec<Part> {
+    let part = |(number, (uuid, shares)): (usize, ([u8; 16], Shares))| Part {
+        device: device_of(uuid, described.get(number), inventory),
         core_request_percent: shares.core_request_percent,
         core_limit_percent: shares.core_limit_percent,
         memory_limit_bytes: shares.memory_limit_bytes,
     };
-    region.parts().map(part).collect()
+    region.parts().enumerate().map(part).collect()
 }
 
-/// The device with this UUID. A device that is not listed, because the driver does not answer yet, is assumed to be a
-/// whole GPU.
-fn device_of(uuid: [u8; 16], inventory: &Inventory) -> DeviceUuid {
-    let known = inventory.devices.iter().find(|device| device.uuid.bytes() == Some(uuid));
-    known.map_or_else(|| DeviceUuid::of_gpu(uuid), |device| device.uuid.clone())
+/// The device with this UUID, of which the region does not tell whether it is a GPU or a MIG instance. A device that is
+/// neither described nor listed, because the driver does not answer yet, is assumed to be a whole GPU.
+fn device_of(uuid: [u8; 16], described: Option<&Part>, inventory: &Inventory) -> DeviceUuid {
+    let described = described.map(|part| &part.device);
+    let listed = inventory.devices.iter().map(|device| &device.uuid);
+    let known = described.into_iter().chain(listed).find(|device| device.bytes() == Some(uuid));
+    known.cloned().unwrap_or_else(|| DeviceUuid::of_gpu(uuid))
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use aliquot_proto::node::v1 as proto;
 use tonic::Code;
@@ -119,6 +120,24 @@ fn a_region_without_manifest_is_recovered_from_its_limits() {
     drop(tenant);
 }
 
+/// A region's limits do not tell whether a device is a GPU or a MIG instance.
+#[test]
+fn a_mig_instance_keeps_its_name_while_the_driver_is_silent() {
+    let mut node = Node::start();
+    let slice = node.create("a", vec![part(30, GIB)]).unwrap();
+    node.stop();
+    let (gpu, manifest) = (slice.parts[0].device_uuid.as_str(), manifest(&node, &slice.id));
+    let instance = gpu.replace("GPU-", "MIG-");
+    let text = fs::read_to_string(&manifest).unwrap();
+    assert!(text.contains(gpu), "{text}");
+    fs::write(&manifest, text.replace(gpu, &instance)).unwrap();
+    files(&node).iter().for_each(|file| fs::remove_file(file).unwrap());
+    node.driver.is_silent.store(true, Ordering::Relaxed);
+    node.restart().unwrap();
+    let found = node.get("a").unwrap();
+    assert_eq!((&*found.parts[0].device_uuid, &*found.problem), (&*instance, ""));
+}
+
 #[test]
 fn a_region_in_use_is_a_slice_whatever_the_checkpoint_says() {
     let mut node = Node::start();
@@ -168,7 +187,7 @@ fn without_a_checkpoint_regions_of_another_boot_are_made_anew() {
     let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
     value["boot_id"] = "another".into();
     fs::write(&manifest, value.to_string()).unwrap();
-    ledger(Path::new(&slice.region_path)).devices[0].used.store(1000, std::sync::atomic::Ordering::Relaxed);
+    ledger(Path::new(&slice.region_path)).devices[0].used.store(1000, Ordering::Relaxed);
     files(&node).iter().for_each(|file| fs::remove_file(file).unwrap());
     node.restart().unwrap();
     assert_eq!(node.list(), [slice]);
