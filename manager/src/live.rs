@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use aliquot_abi::ledger::Identity;
 use aliquot_abi::region::{CONTEXT_NEGLIGIBLE, DeviceCounters, DeviceLimits, DeviceWaits, LEDGER_FILE};
@@ -18,6 +18,12 @@ use crate::region::files::REGION_DIR;
 use crate::slices::{Owner, Part, Slice, SliceId};
 use crate::time_sharing::GangStates;
 use crate::usage::{History, Past};
+
+/// How long what was known of ended processes' memory stays while the driver does not answer.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How long a manager keeps what an earlier one knew of ended processes' memory, if the driver lists ended processes
+/// that may be meant. The driver of an H100 has freed all after a few seconds.
+const INHERITED_MAX: Duration = Duration::from_secs(25);
 
 /// A process of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +79,13 @@ struct Members {
     slots: Arc<[usize]>,
     /// How often a process has ended. A memory figure from before such an end is outdated after it.
     ends: u64,
-    /// The parts for which the driver gave the processes' memory at the last look.
+    /// The parts for which the driver gives the processes' memory, as far as the last looks tell.
     told: BTreeSet<usize>,
+    /// Since when the driver has not given it, for each of these parts.
+    silent_since: BTreeMap<usize, Instant>,
+    /// The parts of which an earlier manager knew what the driver still holds of ended processes, and since when this
+    /// manager keeps that in mind.
+    inherited: BTreeMap<usize, Instant>,
 }
 
 /// The figures of a slice's device memory from one look.
@@ -83,6 +94,8 @@ pub(crate) struct MemorySeen {
     pub overhead_bytes: u64,
     /// Whether ended processes still hold some of it.
     pub holds_ended: bool,
+    /// Whether the driver lists ended processes on the device of which it is not known to whom they belonged.
+    pub has_unplaced: bool,
     /// Memory that a context takes on the device; `None`: not known yet.
     pub context_bytes: Option<u64>,
     /// The value to write to [`DeviceLimits::rounding_seen`].
@@ -164,12 +177,23 @@ impl LiveSlice {
                 slots: Arc::new([]),
                 ends: 0,
                 told: BTreeSet::new(),
+                silent_since: BTreeMap::new(),
+                inherited: BTreeMap::new(),
             }),
             consumers: RwLock::default(),
             is_implausible: AtomicBool::new(false),
             damage: Mutex::new(None),
             is_leaving: Mutex::new(false),
         }
+    }
+
+    /// Notes that an earlier manager has had this slice: processes of it may have ended of which the driver still holds
+    /// memory, and this manager has never seen them.
+    pub(crate) fn inherit(&self) {
+        let mut members = self.members.lock();
+        let parts = 0..self.region.device_count();
+        members.told = parts.clone().collect();
+        members.inherited = parts.map(|part| (part, Instant::now())).collect();
     }
 
     /// Takes over what contexts take on the devices that the slice shares with `other`, as far as it does not know it.
@@ -341,11 +365,26 @@ impl LiveSlice {
         let limits = self.region.device_limits(part);
         let DeviceLimits { memory_overhead_bytes: overhead, memory_settling, context_bytes, .. } = limits;
         match seen {
-            Some(MemorySeen { overhead_bytes, holds_ended, context_bytes: seen_bytes, rounding_seen }) => {
+            Some(MemorySeen {
+                overhead_bytes,
+                holds_ended,
+                has_unplaced,
+                context_bytes: seen_bytes,
+                rounding_seen,
+            }) => {
                 members.told.insert(part);
+                members.silent_since.remove(&part);
                 if members.ends == ends {
-                    store_if_changed(overhead, overhead_bytes);
-                    memory_settling.store(u32::from(holds_ended), Ordering::Release);
+                    // What an earlier manager has noted stays until the driver lists nobody whom it may belong to.
+                    let inherits = has_unplaced
+                        && members.inherited.get(&part).is_some_and(|since| since.elapsed() < INHERITED_MAX);
+                    if !inherits {
+                        members.inherited.remove(&part);
+                    }
+                    let is_kept = inherits && memory_settling.load(Ordering::Acquire) != 0;
+                    let kept_bytes = if is_kept { overhead.load(Ordering::Relaxed) } else { 0 };
+                    store_if_changed(overhead, overhead_bytes.max(kept_bytes));
+                    memory_settling.store(u32::from(holds_ended || is_kept), Ordering::Release);
                     // Stored after the overhead, which includes it: a process reads the two in the opposite order, and
                     // so misses nothing.
                     limits.rounding_seen.store(rounding_seen, Ordering::Release);
@@ -358,12 +397,16 @@ impl LiveSlice {
                 }
             }
             None => {
-                members.told.remove(&part);
-                if members.processes.is_empty() {
-                    store_if_changed(overhead, 0);
-                }
-                memory_settling.store(0, Ordering::Release);
                 // What is known stays: the driver may be silent only for once.
+                let is_told = members.told.contains(&part);
+                let since = *members.silent_since.entry(part).or_insert_with(Instant::now);
+                if !is_told || since.elapsed() >= SILENCE_MAX {
+                    members.told.remove(&part);
+                    if members.processes.is_empty() {
+                        store_if_changed(overhead, 0);
+                    }
+                    memory_settling.store(0, Ordering::Release);
+                }
                 replace(context_bytes, 0, CONTEXT_NEGLIGIBLE);
                 // No look shows the rounding, so no process must wait for one.
                 store_if_changed(&limits.rounding_seen, 0);

@@ -231,17 +231,19 @@ impl ProcessWatch {
         let is_its = |pid: u32| self.slices_of.get(&(look.device.clone(), pid)) == Some(&slice.number);
         let mut ended = look.ended.iter().filter(|(pid, _)| is_its(**pid)).peekable();
         let holds_ended = ended.peek().is_some();
-        self.awaits_memory |= holds_ended;
         let ended_bytes = ended.filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
         let used_bytes = used_bytes.map(|bytes| bytes.saturating_add(ended_bytes));
         show_memory(look, part);
         self.learn_contexts(look, part);
         let context_bytes = self.context_sizes.of(&look.device);
+        let has_unplaced = look.ended.keys().any(|&pid| !self.slices_of.contains_key(&(look.device.clone(), pid)));
         let seen = used_bytes.map(|bytes| {
             let overhead_bytes = bytes.saturating_sub(part.ledger_bytes);
-            MemorySeen { overhead_bytes, holds_ended, context_bytes, rounding_seen: part.rounding_seen }
+            let rounding_seen = part.rounding_seen;
+            MemorySeen { overhead_bytes, holds_ended, has_unplaced, context_bytes, rounding_seen }
         });
         slice.end_memory_look(*number, part.ends, seen);
+        self.awaits_memory |= slice.awaits_memory();
     }
 
     /// Learns the size of contexts from the processes of a slice.
@@ -433,8 +435,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A driver that lists one process on each device, or that does not answer.
-    struct Driver(Option<DeviceProcess>);
+    /// A driver that lists these processes on each device, or that does not answer.
+    struct Driver(Option<Vec<DeviceProcess>>);
 
     impl DeviceSource for Driver {
         fn inventory(&mut self) -> Result<Inventory, SourceError> {
@@ -442,7 +444,7 @@ mod tests {
         }
 
         fn processes(&mut self, _: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError> {
-            self.0.map(|process| vec![process]).ok_or_else(|| SourceError("it is busy".into()))
+            self.0.clone().ok_or_else(|| SourceError("it is busy".into()))
         }
 
         fn utilisation(&mut self, _: &DeviceUuid, _: u64) -> Result<Vec<UtilisationSample>, SourceError> {
@@ -494,10 +496,53 @@ mod tests {
         /// The slice's figure of contexts after a look for which the driver says that this process uses `bytes`;
         /// `None`: it does not answer.
         fn context_bytes(&mut self, bytes: Option<u64>) -> u64 {
-            let process = |bytes| DeviceProcess { pid: std::process::id(), memory_bytes: Some(bytes), computes: true };
-            self.watch.look_at_memory(&mut Driver(bytes.map(process)), &Inventory::default());
+            self.look(bytes.map(|bytes| vec![(std::process::id(), bytes)]).as_deref());
             self.live.region.device_limits(0).context_bytes.load(Ordering::Relaxed)
         }
+
+        /// Looks while the driver lists processes with these pids and bytes; `None`: it does not answer. Returns the
+        /// slice's overhead, and whether memory of ended processes is awaited.
+        fn look(&mut self, listed: Option<&[(u32, u64)]>) -> (u64, bool) {
+            let process = |&(pid, bytes)| DeviceProcess { pid, memory_bytes: Some(bytes), computes: true };
+            let listed = listed.map(|listed| listed.iter().map(process).collect());
+            self.watch.look_at_memory(&mut Driver(listed), &Inventory::default());
+            let limits = self.live.region.device_limits(0);
+            (limits.memory_overhead_bytes.load(Ordering::Relaxed), self.live.awaits_memory())
+        }
+    }
+
+    /// No process has this pid.
+    const ENDED: u32 = u32::MAX;
+
+    #[test]
+    fn a_driver_that_is_silent_for_once_frees_no_memory() {
+        let mut scene = Scene::new();
+        let own = (std::process::id(), 500 * MIB);
+        assert_eq!(scene.look(Some(&[own])), (500 * MIB, false));
+        scene.live.keep_as_overhead(&[20 * MIB]);
+        assert_eq!(scene.look(None), (520 * MIB, true));
+        // It has answered, and so it counts again.
+        scene.live.keep_as_overhead(&[10 * MIB]);
+        assert_eq!(scene.look(None), (530 * MIB, true));
+        assert_eq!(scene.look(Some(&[own])), (500 * MIB, false));
+    }
+
+    #[test]
+    fn what_an_earlier_manager_kept_stays_until_it_is_free() {
+        let mut scene = Scene::new();
+        scene.live.inherit();
+        let own = (std::process::id(), 500 * MIB);
+        assert_eq!(scene.look(Some(&[own, (ENDED, 20 * MIB)])), (500 * MIB, false));
+        let limits = scene.live.region.device_limits(0);
+        limits.memory_overhead_bytes.store(520 * MIB, Ordering::Relaxed);
+        limits.memory_settling.store(1, Ordering::Relaxed);
+        assert_eq!(scene.look(Some(&[own, (ENDED, 20 * MIB)])), (520 * MIB, true));
+        // Its end was missed by the manager before.
+        scene.live.keep_as_overhead(&[10 * MIB]);
+        assert_eq!(scene.look(Some(&[own, (ENDED, 20 * MIB), (ENDED - 1, 10 * MIB)])), (530 * MIB, true));
+        assert_eq!(scene.look(Some(&[own])), (500 * MIB, false));
+        // From now on this manager knows whose processes end.
+        assert_eq!(scene.look(Some(&[own, (ENDED, 20 * MIB)])), (500 * MIB, false));
     }
 
     #[test]

@@ -414,6 +414,7 @@ impl Manager {
         let inventory = self.devices.known().inventory;
         self.cdi.publish(slice, &region, &inventory).map_err(|error| error.to_string())?;
         let live = Arc::new(LiveSlice::new(slice, region));
+        live.inherit();
         if let Some(damage) = damage {
             self.damage.found(&live, &damage);
         }
