@@ -171,10 +171,14 @@ impl Loaded {
                     continue;
                 }
             };
-            let instances = if mig_enabled(&gpu) { gpu.mig_device_count().unwrap_or(0) } else { 0 };
-            let instances: Vec<_> = (0..instances).filter_map(|index| gpu.mig_device_by_index(index).ok()).collect();
-            listed.handles.push(gpu);
-            listed.handles.extend(instances);
+            match instances(&gpu) {
+                Ok(instances) => {
+                    listed.handles.push(gpu);
+                    listed.handles.extend(instances);
+                }
+                // Its instances are silent with it: what is not told is neither destroyed nor out of MIG mode.
+                Err(error) => _ = listed.silent.insert(index, format!("it does not tell its MIG instances: {error}")),
+            }
         }
         Ok(listed)
     }
@@ -335,8 +339,29 @@ fn told(uuid: &DeviceUuid, error: &NvmlError) -> SourceError {
     SourceError(format!("{uuid}: {error}"))
 }
 
-fn mig_enabled(device: &NvmlDevice) -> bool {
-    device.mig_mode().is_ok_and(|mode| mode.current != 0)
+/// Whether the device is in MIG mode.
+///
+/// # Errors
+/// The driver does not say now.
+fn mig_enabled(device: &NvmlDevice) -> Result<bool, NvmlError> {
+    match device.mig_mode() {
+        Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => Ok(false),
+        mode => Ok(mode?.current != 0),
+    }
+}
+
+/// The MIG instances of a GPU.
+///
+/// # Errors
+/// The driver does not say now.
+fn instances(gpu: &NvmlDevice) -> Result<Vec<NvmlDevice>, NvmlError> {
+    let places = if mig_enabled(gpu)? { gpu.mig_device_count()? } else { 0 };
+    let in_place = |place: u32| match gpu.mig_device_by_index(place) {
+        // The place is empty.
+        Err(NvmlError::NotFound | NvmlError::InvalidArg) => None,
+        found => Some(found),
+    };
+    (0..places).filter_map(in_place).collect()
 }
 
 /// Makes the instances of an unhealthy GPU unhealthy too.
@@ -363,7 +388,8 @@ fn describe(uuid: &DeviceUuid, handle: &NvmlDevice, before: Option<&Device>) -> 
     // An instance has no PCI address of its own.
     let parent = handle.mig_parent_device().ok();
     let gpu = parent.as_ref().unwrap_or(handle);
-    let (name, mig_enabled) = (handle.name()?, mig_enabled(handle));
+    // An instance is not partitioned, and not every driver answers the question for one.
+    let (name, mig_enabled) = (handle.name()?, parent.is_none() && mig_enabled(handle)?);
     // The driver is asked only once whether it tells the utilisation, which does not change while the MIG mode stays.
     let before = before.filter(|before| before.mig_enabled == mig_enabled);
     let pci_bus_id = gpu.pci_info().map(|pci| pci.bus_id).unwrap_or_default();

@@ -102,6 +102,24 @@ fn programs_and_containers_are_told_the_instance_by_its_uuid() {
 }
 
 #[test]
+fn a_gpu_that_does_not_tell_its_instances_still_has_them() {
+    let gpu = partitioned();
+    let node = Node::start(&gpu);
+    let _slice = node.slice_of("kept", vec![part(&gpu, LARGE, 50, GIB)]);
+    let reasons = || devices(&node).into_iter().map(|device| device.health_reason).collect::<Vec<_>>();
+    gpu.machine().set_mig_silent(GPU, true);
+    let ill = wait::until("they are unhealthy", || {
+        Some(reasons()).filter(|reasons| reasons.iter().all(|why| !why.is_empty()))
+    });
+    assert!(ill.len() == 3 && ill[LARGE].contains("does not tell its MIG instances"), "{ill:?}");
+    let listed = devices(&node);
+    assert!(listed[GPU].mig_enabled && listed[LARGE].mig_gpu_uuid == gpu.uuid(GPU), "{listed:?}");
+    gpu.machine().set_mig_silent(GPU, false);
+    wait::until_true("they are healthy again", || reasons().iter().all(String::is_empty));
+    assert_eq!(devices(&node).len(), 3);
+}
+
+#[test]
 fn two_instances_of_a_gpu_share_no_time() {
     let gpu = partitioned();
     let node = Node::start(&gpu);

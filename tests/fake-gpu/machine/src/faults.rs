@@ -49,6 +49,18 @@ impl Machine {
         is_lost(device) || self.config().devices[device].gpu.is_some_and(is_lost)
     }
 
+    /// Makes the driver answer no question about the MIG mode and the instances of GPU `device`, or answer again. Other
+    /// questions are answered.
+    pub fn set_mig_silent(&self, device: usize, is_silent: bool) {
+        self.state.devices[device].mig_is_silent.store(u32::from(is_silent), Ordering::Relaxed);
+    }
+
+    /// Whether the driver answers no question about the MIG mode and the instances of GPU `device`.
+    #[must_use]
+    pub fn is_mig_silent(&self, device: usize) -> bool {
+        self.state.devices[device].mig_is_silent.load(Ordering::Relaxed) != 0
+    }
+
     /// Sets the action that the driver requests for GPU `device` before new work is started on it. The number is NVML's
     /// (`nvmlDeviceGpuRecoveryAction_t`): 0 for none, 1 for a reset, 2 for a restart of the node.
     pub fn set_recovery_action(&self, device: usize, action: u32) {

@@ -72,6 +72,8 @@ pub(crate) struct Device {
     pub(crate) is_lost: AtomicU32,
     /// The action that the driver requests, as NVML's number.
     pub(crate) recovery_action: AtomicU32,
+    /// Not 0: the driver answers no question about the device's MIG mode and instances.
+    pub(crate) mig_is_silent: AtomicU32,
     /// Critical errors: their number in the upper 32 bits, the last XID in the lower 32 bits.
     pub(crate) critical_errors: AtomicU64,
     pub(crate) history: History,

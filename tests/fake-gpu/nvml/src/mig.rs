@@ -39,6 +39,11 @@ fn check_mig(handle: nvmlDevice_t) -> Done {
     if device(handle)?.is_mig { Ok(()) } else { Err(nvmlReturn_t::NOT_SUPPORTED) }
 }
 
+/// Fails while the driver answers no question about MIG.
+fn check_answers(handle: nvmlDevice_t) -> Done {
+    if machine()?.is_mig_silent(index_of(handle)?) { Err(nvmlReturn_t::TIMEOUT) } else { Ok(()) }
+}
+
 /// Refuses GPUs in MIG mode and their instances, for which NVML gives no utilisation.
 pub(crate) fn check_no_mig(handle: nvmlDevice_t) -> Done {
     let is_instance = device(handle)?.gpu.is_some();
@@ -68,6 +73,7 @@ pub(crate) fn nvmlDeviceGetMigMode(handle: nvmlDevice_t, current: *mut c_uint, p
     if !device(handle)?.has_mig_mode {
         return Err(nvmlReturn_t::NOT_SUPPORTED);
     }
+    check_answers(handle)?;
     let mode = c_uint::from(machine()?.is_in_mig_mode(index_of(handle)?));
     put(current, mode)?;
     put(pending, mode)
@@ -90,6 +96,7 @@ pub(crate) fn nvmlDeviceGetMigDeviceHandleByIndex(
     if !device(handle)?.has_mig_mode {
         return Err(nvmlReturn_t::NOT_SUPPORTED);
     }
+    check_answers(handle)?;
     let machine = machine()?;
     let devices = machine.config().devices.iter().enumerate();
     let mut instances = devices.filter(|(index, device)| device.gpu == Some(gpu) && machine.is_present(*index));
