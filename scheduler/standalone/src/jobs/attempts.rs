@@ -12,6 +12,8 @@ const SETBACK_MS: u64 = 1_000;
 pub(super) const SETBACK_MAX_MS: u64 = 300_000;
 /// A gang that has run for this time is treated as if it had no setbacks before.
 const RUN_MS: u64 = 300_000;
+/// The most jobs that are named in the reason of a task that waits for them.
+const WAITS_NAMED: usize = 3;
 
 impl Book {
     /// Handles a member that has lost its place.
@@ -148,13 +150,13 @@ impl Book {
         for other in &entry.job.spec.after {
             match self.entries.get(other).map(Entry::end) {
                 Some(Some(End::Succeeded)) => {}
-                Some(None) => waits.push(other.to_string()),
+                Some(None) => waits.push(*other),
                 Some(Some(End::Failed)) => lost = Some(format!("job {other}, which it waits for, has failed")),
                 Some(Some(End::Cancelled)) => lost = Some(format!("job {other}, which it waits for, was cancelled")),
                 None => lost = Some(format!("it waits for job {other}, which no longer exists")),
             }
         }
-        let reason = lost.clone().unwrap_or_else(|| format!("it waits for job {}", waits.join(", ")));
+        let reason = lost.clone().unwrap_or_else(|| waits_for(&waits));
         for index in self.indices(id) {
             if self.task(id, index).is_none_or(|task| task.state != TaskState::Blocked) {
                 continue;
@@ -162,6 +164,8 @@ impl Book {
             match (&lost, waits.is_empty()) {
                 (Some(_), _) => self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects),
                 (None, true) => self.begin(id, index, effects),
+                // Each task has a copy of the reason, and is saved with it.
+                (None, false) if self.task(id, index).is_some_and(|task| task.reason == reason) => {}
                 (None, false) => {
                     self.change(id, index, |task| task.reason.clone_from(&reason));
                     self.note_task(id, index, effects);
@@ -169,4 +173,15 @@ impl Book {
             }
         }
     }
+}
+
+/// Says for which jobs a task waits. However many there are, it names the first ones only.
+fn waits_for(jobs: &[JobId]) -> String {
+    let named: Vec<String> = jobs.iter().take(WAITS_NAMED).map(JobId::to_string).collect();
+    let others = match jobs.len().saturating_sub(WAITS_NAMED) {
+        0 => String::new(),
+        1 => " and 1 other".to_owned(),
+        others => format!(" and {others} others"),
+    };
+    format!("it waits for job {}{others}", named.join(", "))
 }

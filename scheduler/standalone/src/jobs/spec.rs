@@ -7,6 +7,7 @@ use aliquot_proto::secret::{JOB_SECRETS_MAX, is_secret_name, is_secret_variable}
 use aliquot_scheduler_core::{
     Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request, Toleration,
 };
+use prost::Message as _;
 use serde::{Deserialize, Serialize};
 
 use super::JobId;
@@ -18,6 +19,11 @@ const TASKS_MAX: usize = 100_000;
 const GANG_MAX: u32 = 10_000;
 /// The most bytes of a command with its environment: Linux allows no single string that is longer.
 const COMMAND_BYTES_MAX: usize = 128 << 10;
+/// The most bytes of a job in a request, without its array. Such a message has 4 MiB at most, and a user may have many
+/// jobs.
+const SPEC_BYTES_MAX: usize = 256 << 10;
+/// The most jobs that a job waits for. All of them are looked at when one of them has ended.
+const AFTER_MAX: usize = 1_000;
 /// The most bytes of a name.
 const NAME_BYTES_MAX: usize = 128;
 /// The label of nodes that run container images, and its value.
@@ -88,7 +94,15 @@ impl JobSpec {
     ///
     /// # Errors
     /// A sentence with the wrong value, and what to do.
-    pub(crate) fn read(spec: wire::JobSpec) -> Result<Self, String> {
+    pub(crate) fn read(mut spec: wire::JobSpec) -> Result<Self, String> {
+        let indices: BTreeSet<u32> = std::mem::take(&mut spec.array).into_iter().collect();
+        let bytes = spec.encoded_len();
+        if bytes > SPEC_BYTES_MAX {
+            return Err(format!(
+                "the job has {bytes} bytes without its array, more than {SPEC_BYTES_MAX}; put what is long into a file that \
+                 the job reads"
+            ));
+        }
         let restart = match wire::Restart::try_from(spec.restart) {
             Ok(wire::Restart::Unspecified) => Restart::Always,
             Ok(wire::Restart::Never) => Restart::Never,
@@ -96,7 +110,8 @@ impl JobSpec {
         };
         let image = Image::read(spec.image, spec.mounts, spec.shm_bytes)?;
         let asks_for_gpus = spec.gpu_core_percent > 0 || spec.gpu_memory_bytes > 0 || spec.gpus > 0;
-        let indices: BTreeSet<u32> = spec.array.iter().copied().collect();
+        let mut known = BTreeSet::new();
+        spec.after.retain(|other| known.insert(*other));
         let has_array = !indices.is_empty();
         let read = Self {
             name: match &image {
@@ -184,6 +199,12 @@ impl JobSpec {
                 "{} tasks of {} members each are more than {TASKS_MAX}; submit several jobs",
                 self.array.len(),
                 self.gang
+            ));
+        }
+        if self.after.len() > AFTER_MAX {
+            return Err(format!(
+                "the job waits for {} jobs; at most {AFTER_MAX} are possible; let it wait for a job that waits for them",
+                self.after.len()
             ));
         }
         if self.nodes.len() > 1 {
@@ -356,6 +377,35 @@ pub(super) mod tests {
         let spec = asks(wire::JobSpec { array: vec![5, 1, 5], ..Default::default() }).unwrap();
         assert!(spec.has_array);
         assert_eq!(spec.array, [1, 5]);
+    }
+
+    #[test]
+    fn a_job_waits_once_for_each_of_a_thousand_jobs() {
+        let spec = asks(wire::JobSpec { after: vec![7, 5, 7, 7], ..Default::default() }).unwrap();
+        assert_eq!(spec.after, [7, 5]);
+        let after =
+            |count: u64| asks(wire::JobSpec { after: (1..=count).chain(1..=count).collect(), ..Default::default() });
+        assert_eq!(after(1000).unwrap().after.len(), 1000);
+        let why = after(1001).unwrap_err();
+        assert!(why.contains("1001 jobs; at most 1000"), "{why}");
+    }
+
+    #[test]
+    fn no_part_of_a_job_but_its_array_is_large() {
+        let array = asks(wire::JobSpec { array: (0..100_000).collect(), ..Default::default() }).unwrap();
+        assert_eq!(array.array.len(), 100_000);
+        let text = || "x".repeat(SPEC_BYTES_MAX);
+        let taints = (0..100_000).map(|number| wire::Toleration { key: number.to_string(), value: String::new() });
+        for large in [
+            wire::JobSpec { after: vec![1_000_000; 1_000_000], ..Default::default() },
+            wire::JobSpec { work_dir: format!("/{}", text()), ..Default::default() },
+            wire::JobSpec { node_labels: [("zone".into(), text())].into(), ..Default::default() },
+            wire::JobSpec { gpu_models: vec![text()], ..Default::default() },
+            wire::JobSpec { tolerations: taints.collect(), ..Default::default() },
+        ] {
+            let why = asks(large).unwrap_err();
+            assert!(why.contains("bytes without its array, more than 262144; put"), "{why}");
+        }
     }
 
     #[test]

@@ -290,6 +290,23 @@ fn a_job_waits_for_those_before_it() {
 }
 
 #[test]
+fn a_task_names_three_of_the_jobs_that_it_waits_for() {
+    let mut world = World::default();
+    let before: Vec<JobId> = (0..5).map(|_| world.submit(wire::JobSpec::default())).collect();
+    let last = world.submit(wire::JobSpec { after: before, array: vec![0, 1], ..Default::default() });
+    assert_eq!(world.reason(last), "it waits for job 1, 2, 3 and 2 others");
+    let mut end_one = || {
+        world.start_all();
+        let instance = *world.running.keys().next().expect("some run");
+        world.ends(instance, SUCCESS);
+        world.reason(last).to_owned()
+    };
+    assert_eq!(end_one(), "it waits for job 2, 3, 4 and 1 other");
+    assert_eq!(end_one(), "it waits for job 3, 4, 5");
+    world.restart();
+}
+
+#[test]
 fn a_request_is_known_as_long_as_its_job_is() {
     let mut world = World::default();
     let id = world.submit_as("abc", wire::JobSpec::default());
