@@ -1,10 +1,15 @@
 //! The engine's view of a task: a claim for each member, and a group for a gang.
 
-use aliquot_scheduler_core::{Claim, PodGroup};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{
+    Claim, NodeOperator, NodeRequirement, NodeTerm, PodGroup, Preference, Preferences, Request,
+};
 use aliquot_scheduler_engine::Observation;
 
 use super::task::Task;
-use super::{ClaimName, JobId, JobSpec};
+use super::{ClaimName, JobId, JobSpec, NODE_LABEL};
 
 /// The observations with which the engine learns of a task's attempt.
 pub(super) fn claims(id: JobId, spec: &JobSpec, task: &Task) -> Vec<Observation> {
@@ -21,13 +26,14 @@ pub(super) fn claims(id: JobId, spec: &JobSpec, task: &Task) -> Vec<Observation>
             ..PodGroup::default()
         }));
     }
+    let request = request(spec, task);
     for (name, member) in task.claims(id).zip(&task.members) {
         if member.exit.is_some() {
             continue;
         }
         let claim = Claim {
             name: shown(name, spec, is_gang),
-            request: spec.request(),
+            request: request.clone(),
             queue: spec.queue.clone(),
             priority: spec.priority,
             preemptible: spec.preemptible,
@@ -37,6 +43,19 @@ pub(super) fn claims(id: JobId, spec: &JobSpec, task: &Task) -> Vec<Observation>
         told.push(Observation::Claim(name.to_string().into(), Box::new(claim)));
     }
     told
+}
+
+/// The request of each member of a task. It prefers all nodes to those that have refused the task, and of those the one
+/// that has refused it longest ago: the later a node has refused, the more weighs the wish for another one.
+pub(super) fn request(spec: &JobSpec, task: &Task) -> Request {
+    let other_than = |(weight, node): (u8, &String)| {
+        let operator = NodeOperator::NotIn(BTreeSet::from([node.clone()]));
+        let requirements = BTreeSet::from([NodeRequirement { key: NODE_LABEL.to_owned(), operator }]);
+        Preference { weight, term: NodeTerm { requirements } }
+    };
+    let preferences: Vec<Preference> = (1..).zip(&task.refused_by).map(other_than).collect();
+    let preferences = (!preferences.is_empty()).then(|| Arc::new(Preferences(preferences)));
+    Request { preferences, ..spec.request() }
 }
 
 /// The name of the pod group of a gang's attempt.

@@ -3,8 +3,8 @@
 use aliquot_scheduler_engine::{Generation, Observation, Report, StepOutcome};
 
 use super::book::{Book, Effects, Ended, Entry, StartOrder, Unknown};
-use super::claims::claims;
-use super::member::{Exit, Place};
+use super::claims::{claims, request};
+use super::member::{Exit, Member, Place};
 use super::task::{Task, TaskState, Then};
 use super::{ClaimName, End, Job, JobId, Restart};
 
@@ -195,6 +195,10 @@ impl Book {
             }
             is_first = task.members[rank].started_ms.is_none();
             task.members[rank].started_ms.get_or_insert(now_ms);
+            let waits = |member: &Member| member.started_ms.is_none() && member.exit.is_none();
+            if task.state == TaskState::Active && !task.members.iter().any(waits) {
+                task.refused_by.clear();
+            }
             had_reason || is_first
         });
         if is_news == Some(true) {
@@ -203,7 +207,8 @@ impl Book {
         submitted_ms.filter(|_| is_first).map(|submitted_ms| now_ms.saturating_sub(submitted_ms))
     }
 
-    /// Notes that a node could not start an instance, which never ran.
+    /// Notes that a node could not start an instance, which never ran. If the node is at fault, the task goes to others
+    /// first from now on.
     pub(crate) fn not_started(
         &mut self,
         now_ms: u64,
@@ -217,16 +222,28 @@ impl Book {
             let member = &mut task.members[rank];
             (member.is_there, member.is_leaving) = (false, false);
             task.reason = why.to_owned();
+            if fault == Fault::Node {
+                task.note_refusal(of.node);
+            }
             task.state
         });
         let Some(state) = done else { return };
         self.note_task(claim.job, claim.index, effects);
         match state {
             TaskState::Active if fault == Fault::Job => self.fail(now_ms, claim.job, claim.index, why, effects),
+            // The claims of the next attempt ask for other nodes.
             TaskState::Active if self.is_gang(claim) => self.set_back(now_ms, claim.job, claim.index, why, effects),
+            TaskState::Active => effects.observations.extend(self.asks_anew(claim)),
             TaskState::Leaving { .. } => self.finish_if_left(now_ms, claim.job, claim.index, effects),
             _ => {}
         }
+    }
+
+    /// What a claim asks for now.
+    fn asks_anew(&self, claim: ClaimName) -> Option<Observation> {
+        let entry = self.entries.get(&claim.job)?;
+        let request = request(&entry.job.spec, entry.tasks.get(&claim.index)?);
+        Some(Observation::ClaimResized(claim.to_string().into(), Box::new(request)))
     }
 
     /// Notes that a start was not sent to its node, so that the node does not know the instance.

@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::member::Member;
 use super::{ClaimName, End, JobId};
 
+/// The most nodes that are kept for a task because they have refused it. With this many, each still has a weight of its
+/// own; see [`Preferences::distance`](aliquot_scheduler_core::Preferences::distance).
+const REFUSED_BY_MAX: usize = 15;
+
 /// A task with its state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
@@ -19,6 +23,9 @@ pub(crate) struct Task {
     /// How often the gang has lately started anew because it lost a member.
     #[serde(default)]
     pub(crate) setbacks: u32,
+    /// The nodes that have refused its latest starts, the last one at the end; empty: it has run since.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) refused_by: Vec<String>,
     /// Why it waits or has failed; empty: there is no reason to tell.
     pub(crate) reason: String,
     pub(crate) ended_ms: Option<u64>,
@@ -64,6 +71,7 @@ impl Task {
             starts: 0,
             failures: 0,
             setbacks: 0,
+            refused_by: Vec::new(),
             reason: String::new(),
             ended_ms: None,
             members: vec![Member::default(); members as usize],
@@ -83,9 +91,31 @@ impl Task {
         }
     }
 
+    /// Notes that a node has refused a start.
+    pub(super) fn note_refusal(&mut self, node: &str) {
+        self.refused_by.retain(|other| other != node);
+        self.refused_by.push(node.to_owned());
+        let too_many = self.refused_by.len().saturating_sub(REFUSED_BY_MAX);
+        self.refused_by.drain(..too_many);
+    }
+
     /// Whether a member runs, according to its node.
     pub(crate) fn runs(&self) -> bool {
         self.state == TaskState::Active
             && self.members.iter().any(|member| member.started_ms.is_some() && member.exit.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nodes_that_have_refused_last_are_kept() {
+        let mut task = Task::new(0, 1);
+        (0..20).for_each(|number| task.note_refusal(&number.to_string()));
+        task.note_refusal("7");
+        let kept: Vec<String> = [5, 6].into_iter().chain(8..20).chain([7]).map(|number| number.to_string()).collect();
+        assert_eq!(task.refused_by, kept);
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the book in small worlds: an engine that starts every claim, and nodes on which instances end in every way.
 
+mod cluster;
 mod world;
 
 use aliquot_proto::scheduler::v1 as wire;
@@ -11,6 +12,7 @@ use super::run::{Fault, Instance};
 use super::task::{Task, TaskState};
 use super::{ClaimName, End, Job, JobId, JobSpec};
 use crate::access::Identity;
+use cluster::Cluster;
 use world::World;
 
 const SUCCESS: Ended = Ended::Exited { code: Some(0), signal: 0 };
@@ -336,7 +338,42 @@ fn what_a_node_could_not_start_is_a_failure_only_if_the_job_is_to_blame() {
         let of = Instance { node: "node", claim, generation: instance };
         world.act(|book, now_ms, effects| book.not_started(now_ms, of, "no such program", fault, effects));
         assert_eq!((world.end(id), world.reason(id)), (ends, "no such program"));
+        assert_eq!(world.book.entries[&id].tasks[&0].refused_by, ["node"], "only the first time the node is to blame");
+        world.restart();
     }
+}
+
+#[test]
+fn a_task_that_a_node_refuses_runs_on_another_one() {
+    let mut cluster = Cluster::new(&["a", "b"], &["a"], 1);
+    cluster.run_until_tried(2);
+    assert_eq!(cluster.tried, ["a", "b"]);
+    assert_eq!((cluster.places(), cluster.task().runs()), (vec!["b"], true));
+    assert!(cluster.task().refused_by.is_empty(), "once it runs, all nodes are alike again");
+}
+
+#[test]
+fn a_gang_that_a_node_refuses_runs_on_others() {
+    let mut cluster = Cluster::new(&["a", "b", "c"], &["a"], 2);
+    while !cluster.task().members.iter().all(|member| member.started_ms.is_some()) {
+        assert!(cluster.tried.len() <= 4, "{:?}", cluster.tried);
+        cluster.step();
+    }
+    assert_eq!(cluster.tried.iter().filter(|node| *node == "a").count(), 1, "{:?}", cluster.tried);
+    assert_eq!((cluster.places(), cluster.task().attempt), (vec!["b", "c"], 2));
+    assert!(cluster.task().refused_by.is_empty(), "once it runs, all nodes are alike again");
+}
+
+#[test]
+fn a_node_that_refuses_is_tried_again_if_no_other_fits() {
+    let mut cluster = Cluster::new(&["a"], &["a"], 1);
+    cluster.run_until_tried(3);
+    assert_eq!((cluster.tried.as_slice(), cluster.task().runs()), (&["a", "a", "a"].map(String::from)[..], false));
+    assert_eq!(cluster.task().refused_by, ["a"]);
+    // Of those that refuse, each gets its turn.
+    let mut cluster = Cluster::new(&["a", "b", "c"], &["a", "b", "c"], 1);
+    cluster.run_until_tried(6);
+    assert_eq!(cluster.tried, ["a", "b", "c", "a", "b", "c"]);
 }
 
 #[test]

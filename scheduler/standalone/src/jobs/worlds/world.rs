@@ -48,6 +48,7 @@ impl World {
                     }
                     assert!(self.wanted.insert(uid.to_string()), "{uid} is told once");
                 }
+                Observation::ClaimResized(uid, _) => assert!(self.wanted.contains(uid.as_str()), "{uid} is not wanted"),
                 Observation::ClaimEnded(uid) => _ = self.wanted.remove(uid.as_str()),
                 Observation::Group(group) => _ = self.groups.insert(group.name),
                 Observation::GroupRemoved(_, name) => _ = self.groups.remove(&name),
