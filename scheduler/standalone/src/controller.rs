@@ -466,6 +466,7 @@ fn how(ended: &wire_types::Ended) -> Ended {
     match wire_types::EndReason::try_from(ended.reason) {
         Ok(wire_types::EndReason::Exited) => Ended::Exited { code: ended.exit_code, signal: ended.signal },
         Ok(wire_types::EndReason::TimeLimit) => Ended::TimeLimit,
+        Ok(wire_types::EndReason::Lost) => Ended::NodeLost,
         // The meaning of a later version's message is not known, but the instance has ended.
         _ => Ended::Displaced,
     }
@@ -483,6 +484,19 @@ fn last_of_each(mut changes: Vec<Change>) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_that_does_not_know_an_end_was_lost() {
+        let told = |reason: wire_types::EndReason| {
+            let reason = reason.into();
+            how(&wire_types::Ended { reason, exit_code: Some(0), ..wire_types::Ended::default() })
+        };
+        assert_eq!(told(wire_types::EndReason::Exited), Ended::Exited { code: Some(0), signal: 0 });
+        assert_eq!(told(wire_types::EndReason::Lost), Ended::NodeLost);
+        for stopped in [wire_types::EndReason::Stopped, wire_types::EndReason::Lease] {
+            assert_eq!(told(stopped), Ended::Displaced);
+        }
+    }
 
     #[test]
     fn of_several_changes_of_a_record_the_last_is_saved() {

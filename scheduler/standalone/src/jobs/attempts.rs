@@ -4,42 +4,54 @@ use aliquot_scheduler_engine::Observation;
 
 use super::book::{Book, Effects, Entry};
 use super::claims::{claims, group_name};
-use super::task::{TaskState, Then};
+use super::task::{RUN_MS, TaskState, Then};
 use super::{ClaimName, End, JobId, Restart};
 
 /// The wait before a gang starts anew after its second setback; it doubles with each further one.
 const SETBACK_MS: u64 = 1_000;
 pub(super) const SETBACK_MAX_MS: u64 = 300_000;
-/// A gang that has run for this time is treated as if it had no setbacks before.
-const RUN_MS: u64 = 300_000;
+/// The number of nodes after which a task fails: it has lost them one after another, each soon after its start there.
+const LOSSES_MAX: u32 = 5;
 /// The most jobs that are named in the reason of a task that waits for them.
 const WAITS_NAMED: usize = 3;
 
 impl Book {
-    /// Handles a member that has lost its place.
-    pub(super) fn displaced(&mut self, now_ms: u64, claim: ClaimName, effects: &mut Effects) {
+    /// Handles a member that has lost its place, with the reason.
+    pub(super) fn displaced(&mut self, now_ms: u64, claim: ClaimName, reason: &str, effects: &mut Effects) {
         let (id, index) = (claim.job, claim.index);
         let restart = self.entries.get(&id).map(|entry| entry.job.spec.restart);
         match restart {
             Some(Restart::Never) => {
-                let reason = format!("{}has lost its place, and the job is never started again", self.rank_of(claim));
+                let reason = format!("{reason}, and the job is never started again");
                 self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects);
             }
-            Some(Restart::Always) if self.is_gang(claim) => {
-                let reason = format!("{}has lost its place", self.rank_of(claim));
-                self.set_back(now_ms, id, index, &reason, effects);
-            }
+            Some(Restart::Always) if self.is_gang(claim) => self.set_back(now_ms, id, index, reason, effects),
             _ => {}
         }
     }
 
+    /// Handles a member whose node was lost. A task that takes down each node where it starts would take down all of
+    /// them, so it fails after a few.
+    pub(super) fn node_lost(&mut self, now_ms: u64, claim: ClaimName, node: &str, effects: &mut Effects) {
+        let (id, index) = (claim.job, claim.index);
+        self.change(id, index, |task| task.losses = task.losses.saturating_add(1));
+        self.note_task(id, index, effects);
+        if self.task(id, index).is_none_or(|task| task.losses < LOSSES_MAX) {
+            return self.displaced(now_ms, claim, &format!("node {node} was lost"), effects);
+        }
+        let reason = format!(
+            "node {node} was lost, the {LOSSES_MAX}th time in a row within {} minutes after this task had started; it may be \
+             what takes its nodes down: look at its log and at the nodes, then submit it again",
+            RUN_MS / 60_000
+        );
+        self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects);
+    }
+
     /// Starts a gang anew as a whole, after an event that is not its own fault: at once the first time, and later each
-    /// time after a longer wait. Once the gang has run for a while, the count begins again.
+    /// time after a longer wait. Once the gang has run for a while, the count begins again; see `Task::note_run`.
     pub(super) fn set_back(&mut self, now_ms: u64, id: JobId, index: u32, reason: &str, effects: &mut Effects) {
         let Some(task) = self.task(id, index) else { return };
-        let started_ms = task.members.iter().filter_map(|member| member.started_ms).min();
-        let has_run = started_ms.is_some_and(|started_ms| now_ms.saturating_sub(started_ms) >= RUN_MS);
-        let before = if has_run { 0 } else { task.setbacks };
+        let before = task.setbacks;
         let wait_ms = match before {
             0 => 0,
             before => SETBACK_MS.saturating_mul(1 << (before - 1).min(10)).min(SETBACK_MAX_MS),

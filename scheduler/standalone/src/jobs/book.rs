@@ -104,8 +104,10 @@ pub(crate) enum Ended {
     Exited { code: Option<i32>, signal: u32 },
     /// It was stopped at its time limit.
     TimeLimit,
-    /// It was stopped for another reason, or its node does not know how it ended: it has lost its place.
+    /// It was stopped for another reason: it has lost its place.
     Displaced,
+    /// Its node was lost, or has started anew and does not know how it ended: it has lost its place.
+    NodeLost,
 }
 
 /// A user has named an object that does not exist. The sentence says which.

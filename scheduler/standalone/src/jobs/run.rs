@@ -6,7 +6,7 @@ use super::book::{Book, Effects, Ended, Entry, StartOrder, Unknown};
 use super::claims::{claims, request};
 use super::member::{Exit, Member, Place};
 use super::task::{Task, TaskState, Then};
-use super::{ClaimName, End, Job, JobId, Restart};
+use super::{ClaimName, End, Job, JobId};
 
 /// An instance in a message from a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,11 +108,10 @@ impl Book {
         let refuse = |why: &str, effects: &mut Effects| {
             effects.observations.push(outcome(&order, StepOutcome::Refused(why.to_owned())));
         };
-        let (Some(entry), Some(task)) = (self.entries.get(&id), self.task(id, index)) else {
+        let Some(task) = self.task(id, index) else {
             return refuse("there is no such job any more", effects);
         };
         let is_gang = task.members.len() > 1;
-        let restart = entry.job.spec.restart;
         let Some(member) = task.members.get(rank as usize).filter(|_| task.attempt == attempt) else {
             return refuse("the job is at another attempt", effects);
         };
@@ -129,19 +128,11 @@ impl Book {
             return;
         }
         if member.is_there {
-            let lost = member.place.as_ref().map(|place| place.node.clone()).unwrap_or_default();
-            let reason = format!("node {lost} was lost");
-            match (restart, is_gang) {
-                (Restart::Never, _) => {
-                    let reason = format!("{reason}, and the job is never started again");
-                    self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects);
-                    return refuse("the job is never started again", effects);
-                }
-                (Restart::Always, true) => {
-                    self.set_back(now_ms, id, index, &reason, effects);
-                    return refuse("the gang starts again, because it has lost a member", effects);
-                }
-                (Restart::Always, false) => {}
+            // The engine would not start it again if the instance before could still run.
+            self.lost(now_ms, order.claim, effects);
+            let is_same = |task: &&Task| task.state == TaskState::Active && task.attempt == attempt;
+            if self.task(id, index).filter(is_same).is_none() {
+                return refuse("the job has ended or starts anew, because a node was lost", effects);
             }
         }
         let devices = order.amounts.devices.iter();
@@ -219,6 +210,7 @@ impl Book {
     ) {
         let claim = of.claim;
         let done = self.with_member(of, |task, rank| {
+            task.note_run(now_ms);
             let member = &mut task.members[rank];
             (member.is_there, member.is_leaving) = (false, false);
             task.reason = why.to_owned();
@@ -262,7 +254,7 @@ impl Book {
         let member = self.task(claim.job, claim.index).and_then(|task| task.members.get(claim.rank as usize));
         let Some(place) = member.and_then(|member| member.place.clone()) else { return };
         let of = Instance { node: &place.node, claim, generation: place.instance() };
-        self.ended(now_ms, of, Ended::Displaced, effects);
+        self.ended(now_ms, of, Ended::NodeLost, effects);
     }
 
     /// The members that may run according to the book, of tasks that have not ended.
@@ -286,14 +278,15 @@ impl Book {
         let (id, index) = (claim.job, claim.index);
         let exit = match ended {
             Ended::Exited { code, signal } => Exit { code, signal, ended_ms: now_ms },
-            Ended::TimeLimit | Ended::Displaced => Exit { code: None, signal: 0, ended_ms: now_ms },
+            Ended::TimeLimit | Ended::Displaced | Ended::NodeLost => Exit { code: None, signal: 0, ended_ms: now_ms },
         };
         let state = self.with_member(of, |task, rank| {
+            task.note_run(now_ms);
             let member = &mut task.members[rank];
             (member.is_there, member.is_leaving) = (false, false);
             // A member that has only lost its place starts again in the same attempt.
             match ended {
-                Ended::Displaced if task.state == TaskState::Active => member.started_ms = None,
+                Ended::Displaced | Ended::NodeLost if task.state == TaskState::Active => member.started_ms = None,
                 _ => member.exit = Some(exit.clone()),
             }
             task.state
@@ -322,7 +315,11 @@ impl Book {
                 let reason = format!("{}reached its time limit", self.rank_of(claim));
                 self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects);
             }
-            Ended::Displaced => self.displaced(now_ms, claim, effects),
+            Ended::Displaced => {
+                let reason = format!("{}has lost its place", self.rank_of(claim));
+                self.displaced(now_ms, claim, &reason, effects);
+            }
+            Ended::NodeLost => self.node_lost(now_ms, claim, of.node, effects),
         }
     }
 

@@ -9,6 +9,9 @@ use super::{ClaimName, End, JobId};
 /// own; see [`Preferences::distance`](aliquot_scheduler_core::Preferences::distance).
 const REFUSED_BY_MAX: usize = 15;
 
+/// A task that has run for this time is treated as if it had lost no place and no node before.
+pub(super) const RUN_MS: u64 = 300_000;
+
 /// A task with its state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
@@ -23,6 +26,9 @@ pub(crate) struct Task {
     /// How often the gang has lately started anew because it lost a member.
     #[serde(default)]
     pub(crate) setbacks: u32,
+    /// How often a node of the task was lost lately.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) losses: u32,
     /// The nodes that have refused its latest starts, the last one at the end; empty: it has run since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) refused_by: Vec<String>,
@@ -71,6 +77,7 @@ impl Task {
             starts: 0,
             failures: 0,
             setbacks: 0,
+            losses: 0,
             refused_by: Vec::new(),
             reason: String::new(),
             ended_ms: None,
@@ -91,6 +98,17 @@ impl Task {
         }
     }
 
+    /// Forgets what the task has lost before if it has run for a while since. A loss that is under way counts already.
+    pub(super) fn note_run(&mut self, now_ms: u64) {
+        if self.state != TaskState::Active {
+            return;
+        }
+        let mut started = self.members.iter().filter_map(|member| member.started_ms);
+        if started.any(|started_ms| now_ms.saturating_sub(started_ms) >= RUN_MS) {
+            (self.setbacks, self.losses) = (0, 0);
+        }
+    }
+
     /// Notes that a node has refused a start.
     pub(super) fn note_refusal(&mut self, node: &str) {
         self.refused_by.retain(|other| other != node);
@@ -104,6 +122,11 @@ impl Task {
         self.state == TaskState::Active
             && self.members.iter().any(|member| member.started_ms.is_some() && member.exit.is_none())
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]

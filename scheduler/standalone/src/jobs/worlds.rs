@@ -139,6 +139,72 @@ fn a_gang_whose_node_is_lost_starts_anew_and_each_time_later() {
     assert!(world.end(id).is_none());
 }
 
+/// Starts the job, runs it for this time, and loses a node of it; `how` is 0 to 2.
+fn lose_a_node(world: &mut World, ran_ms: u64, how: u32) {
+    // A gang waits before it starts anew.
+    world.tick(10_000);
+    world.start_all();
+    for instance in world.running.keys().copied().collect::<Vec<_>>() {
+        world.started(instance);
+    }
+    world.tick(ran_ms);
+    let (instance, claim) =
+        world.running.first_key_value().map(|(instance, claim)| (*instance, *claim)).expect("it runs");
+    match how {
+        0 => {
+            world.vanishes(instance);
+            world.act(|book, now_ms, effects| book.lost(now_ms, claim, effects));
+        }
+        // The node is back, and does not know how the job has ended.
+        1 => world.ends(instance, Ended::NodeLost),
+        // The engine starts it elsewhere before its views show the loss.
+        _ => {
+            world.vanishes(instance);
+            world.start(claim);
+        }
+    }
+    world.let_go();
+    world.restart();
+}
+
+#[test]
+fn a_task_that_loses_one_node_after_another_fails() {
+    for gang in [1, 3] {
+        let mut world = World::default();
+        let id = world.submit(wire::JobSpec { gang, retries: 9, ..Default::default() });
+        for how in [0, 1, 2, 0, 1] {
+            assert_eq!(world.end(id), None);
+            lose_a_node(&mut world, 299_000, how);
+        }
+        assert_eq!((world.end(id), world.wanted.len()), (Some(End::Failed), 0));
+        let why = world.reason(id);
+        assert!(why.starts_with("node node was lost, the 5th time in a row within 5 minutes"), "{why}");
+    }
+}
+
+#[test]
+fn losses_of_nodes_count_only_in_a_row() {
+    for (gang, is_evicted) in [(1, false), (1, true), (3, false), (3, true)] {
+        let mut world = World::default();
+        let id = world.submit(wire::JobSpec { gang, ..Default::default() });
+        let losses = |world: &World| world.book.entries[&id].tasks[&0].losses;
+        (0..4).for_each(|_| lose_a_node(&mut world, 1, 0));
+        assert_eq!(losses(&world), 4);
+        if is_evicted {
+            world.tick(10_000);
+            world.start_all();
+            let instance = *world.running.keys().next().expect("it runs");
+            world.started(instance);
+            world.tick(300_000);
+            world.ends(instance, Ended::Displaced);
+            world.let_go();
+            assert_eq!(losses(&world), 0);
+        }
+        lose_a_node(&mut world, 300_000, 0);
+        assert_eq!((losses(&world), world.end(id)), (1, None));
+    }
+}
+
 #[test]
 fn jobs_that_others_wait_for_are_kept() {
     let mut world = World::default();
@@ -411,7 +477,7 @@ fn happens() -> impl Strategy<Value = Happens> {
             .prop_map(|(gang, array, retries, never, after)| Happens::Submit { gang, array, retries, never, after }),
         4 => Just(Happens::StartAll),
         3 => any::<u8>().prop_map(Happens::Started),
-        5 => (any::<u8>(), 0..5_u8).prop_map(|(which, how)| Happens::Ends(which, how)),
+        5 => (any::<u8>(), 0..6_u8).prop_map(|(which, how)| Happens::Ends(which, how)),
         2 => any::<u8>().prop_map(Happens::Vanishes),
         1 => any::<u8>().prop_map(Happens::Cancel),
         2 => any::<u16>().prop_map(Happens::Tick),
@@ -441,7 +507,7 @@ proptest! {
                 Happens::StartAll => world.start_all(),
                 Happens::Started(which) => if let Some(instance) = nth(&world, which) { world.started(instance) },
                 Happens::Ends(which, how) => if let Some(instance) = nth(&world, which) {
-                    let ended = [SUCCESS, FAILURE, Ended::TimeLimit, Ended::Displaced,
+                    let ended = [SUCCESS, FAILURE, Ended::TimeLimit, Ended::Displaced, Ended::NodeLost,
                         Ended::Exited { code: None, signal: 9 }][usize::from(how)];
                     world.ends(instance, ended);
                 },
