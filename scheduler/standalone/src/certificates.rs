@@ -165,12 +165,13 @@ impl Authority {
         Ok(Self { issuer, pem })
     }
 
-    /// A certificate for the scheduler itself. It is made anew at each start, so it need not be renewed: it is valid as
-    /// long as the authority.
+    /// A certificate for the scheduler itself. It is made anew at each start, so it need not be renewed. Its validity
+    /// begins long before: a machine's clock may be ahead at the start, and be set back while the scheduler runs.
     pub(crate) fn server(&self) -> Result<Identity, CertificateError> {
         let failed = || unusable("the scheduler's certificate");
         let key = KeyPair::generate().map_err(failed())?;
         let mut params = params("aliquot scheduler", SCHEDULER, AUTHORITY_LIFE).map_err(failed())?;
+        begin_long_ago(&mut params);
         params.subject_alt_names = vec![rcgen::SanType::DnsName(SERVER_NAME.try_into().map_err(failed())?)];
         // A standby scheduler calls the leader on behalf of its users.
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -250,6 +251,7 @@ fn unix_ms(seconds: i64) -> u64 {
 fn new_authority() -> Result<(String, String), rcgen::Error> {
     let key = KeyPair::generate()?;
     let mut params = params("aliquot", "aliquot:authority", AUTHORITY_LIFE)?;
+    begin_long_ago(&mut params);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
@@ -267,6 +269,11 @@ fn params(name: &str, organisation: &str, life: Duration) -> Result<CertificateP
     params.serial_number = Some(SerialNumber::from(random_serial().to_vec()));
     params.use_authority_key_identifier_extension = true;
     Ok(params)
+}
+
+/// Lets a validity begin before the time of every clock with which a scheduler starts, except those that were never set.
+fn begin_long_ago(params: &mut CertificateParams) {
+    params.not_before = rcgen::date_time_ymd(2000, 1, 1);
 }
 
 /// A random serial number, unique in practice. It is positive and has no leading zero, so that all tools print it
@@ -348,6 +355,22 @@ mod tests {
         let node = authority.node("ada", &request()).unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(node.pem.as_bytes()).unwrap();
         assert_eq!(user_of(&pem.contents), None, "a node of the same name is no user");
+    }
+
+    #[test]
+    fn no_clock_is_too_early_for_the_schedulers_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open(dir.path()).unwrap();
+        // Nodes on which the right time is long before that of the scheduler's clock.
+        let nodes_time = |pem: &str| {
+            let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();
+            let validity = pem.parse_x509().unwrap().validity().clone();
+            let now = i64::try_from(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
+            let years_ago = |years: i64| x509_parser::time::ASN1Time::from_timestamp(now - years * 31_536_000).unwrap();
+            [0, 1, 20].map(|years| validity.is_valid_at(years_ago(years)))
+        };
+        assert_eq!(nodes_time(&authority.server().unwrap().certificate_pem), [true; 3]);
+        assert_eq!(nodes_time(&authority.pem), [true; 3], "it may be the first start with this clock");
     }
 
     #[test]
