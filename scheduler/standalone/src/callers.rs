@@ -1,13 +1,11 @@
 //! Identifies callers by their connections, and finds their rights.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use parking_lot::Mutex;
 use tonic::Status;
 use tonic::codegen::http::Extensions;
 use tonic::transport::CertificateDer;
@@ -17,7 +15,8 @@ use crate::access::{Caller, Grant, Identity, Role};
 use crate::accounts::Accounts;
 use crate::certificates::{Subject, is_scheduler, node_of, user_of};
 use crate::connections::ConnectionInfo;
-use crate::grants::{self, Grants};
+use crate::grants::Grants;
+use crate::local_users::LocalUsers;
 
 /// The headers in which a standby scheduler names the caller of a call that it hands on: the number of a user of its
 /// machine, or the certificate of a user of another machine, and from where that user has called.
@@ -152,35 +151,38 @@ pub(crate) struct Callers {
     /// Whether the scheduler signs the certificates of users, so that it knows each valid one. If not, it trusts every
     /// certificate of their authority.
     pub(crate) signs: bool,
-    /// Names of local users. Each is looked up once.
-    names: Arc<Mutex<BTreeMap<u32, String>>>,
+    pub(crate) users: LocalUsers,
 }
 
 impl Callers {
     pub(crate) fn new(grants: Grants, accounts: Arc<Accounts>, signs: bool) -> Self {
-        Self { grants: Arc::new(grants), accounts, signs, names: Arc::default() }
+        Self { grants: Arc::new(grants), accounts, signs, users: LocalUsers::default() }
     }
 
-    /// The caller with the present rights.
+    /// The caller with the present rights. This may wait until the caller's name was looked up.
     ///
     /// # Errors
     /// If the caller is not known, or the certificate is no longer valid.
-    pub(crate) fn caller(&self, claim: &Claim, now_ms: u64) -> Result<Caller, Status> {
+    pub(crate) async fn caller(&self, claim: &Claim, now_ms: u64) -> Result<Caller, Status> {
+        let Claim::Local(uid) = claim else { return self.certified(claim, now_ms) };
+        let name = self.users.name_of(*uid).await;
+        Ok(Caller { identity: Identity::Local(*uid), name, grant: self.grants.local(*uid) })
+    }
+
+    /// A caller with a certificate, with the present rights.
+    ///
+    /// # Errors
+    /// If the caller is not known, or the certificate is no longer valid.
+    fn certified(&self, claim: &Claim, now_ms: u64) -> Result<Caller, Status> {
         let identity = claim.identity().ok_or_else(not_known)?;
         let (name, grant) = match claim {
-            Claim::Local(uid) => (self.local_name(*uid), self.grants.local(*uid)),
             Claim::User(subject) => {
                 (subject.name.clone(), self.remote(subject, now_ms).map_err(Status::unauthenticated)?)
             }
             Claim::Node(name) => (name.clone(), Grant { role: Role::Node, ..Grant::default() }),
-            Claim::Unknown => return Err(not_known()),
+            Claim::Local(_) | Claim::Unknown => return Err(not_known()),
         };
         Ok(Caller { identity, name, grant })
-    }
-
-    /// The name of a local user; the number if the user has no name.
-    fn local_name(&self, uid: u32) -> String {
-        self.names.lock().entry(uid).or_insert_with(|| grants::name_of(uid)).clone()
     }
 
     fn remote(&self, subject: &Subject, now_ms: u64) -> Result<Grant, String> {
@@ -210,7 +212,7 @@ impl Callers {
         let mut changes = self.accounts.changes();
         loop {
             let now_ms = clock.now_ms();
-            match self.caller(&claim, now_ms) {
+            match self.certified(&claim, now_ms) {
                 Ok(now) if now == caller => {}
                 Ok(_) => return Status::unavailable("the rights of this user have changed; call again"),
                 Err(status) => return status,
@@ -231,6 +233,7 @@ mod tests {
     use super::*;
     use crate::accounts::{Account, Signed};
     use crate::grants::ConfiguredUser;
+    use crate::local_users;
 
     fn subject(name: &str, serial: &str) -> Subject {
         Subject { name: name.to_owned(), serial: serial.to_owned(), expires_ms: 1000 }
@@ -253,7 +256,7 @@ mod tests {
     }
 
     fn role(callers: &Callers, claim: Claim, now_ms: u64) -> Result<Role, String> {
-        callers.caller(&claim, now_ms).map(|caller| caller.grant.role).map_err(|status| status.message().to_owned())
+        callers.certified(&claim, now_ms).map(|caller| caller.grant.role).map_err(|status| status.message().to_owned())
     }
 
     #[test]
@@ -291,6 +294,22 @@ mod tests {
     }
 
     #[test]
+    fn a_user_whose_name_is_not_found_holds_up_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let (users, mut asks, go) = local_users::tests::stalling();
+        let callers = Callers { users, ..callers(&dir, true) };
+        local_users::tests::runtime().block_on(async {
+            let first = callers.clone();
+            let first = tokio::spawn(async move { first.caller(&Claim::Local(1), 0).await });
+            assert_eq!(asks.recv().await, Some(1), "the first one waits");
+            assert_eq!(callers.caller(&Claim::Local(2), 0).await.unwrap().name, "user-2");
+            assert_eq!(callers.caller(&Claim::User(subject("ada", "1")), 0).await.unwrap().name, "ada");
+            drop(go);
+            assert_eq!(first.await.unwrap().unwrap().name, "user-1");
+        });
+    }
+
+    #[test]
     fn headers_of_strangers_do_not_count() {
         let mut headers = HeaderMap::new();
         headers.insert(FORWARDED_UID, HeaderValue::from(0));
@@ -303,7 +322,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let callers = callers(&dir, true);
         let claim = Claim::User(Subject { expires_ms: u64::MAX, ..subject("ada", "1") });
-        let caller = callers.caller(&claim, 0).unwrap();
+        let caller = callers.certified(&claim, 0).unwrap();
         let lost = |caller: Caller| callers.clone().lost(claim.clone(), caller, Arc::new(crate::clock::Clock::new(0)));
         runtime.block_on(async {
             let mut first = Box::pin(lost(caller.clone()));

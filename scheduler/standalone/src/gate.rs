@@ -110,7 +110,7 @@ impl Gatekeeper {
                 status.metadata_mut().insert("grpc-retry-pushback-ms", exceeded.retry_ms.into());
                 (status.into_http(), None)
             }
-            Ok(open) => match self.callers.caller(&claim, now_ms) {
+            Ok(open) => match self.callers.caller(&claim, now_ms).await {
                 Err(status) => {
                     is_noted = self.limiter.notes_stranger(now_ms);
                     (status.into_http(), None)

@@ -147,7 +147,7 @@ pub(crate) fn number(user: &LocalUser) -> Result<u32, String> {
     }
 }
 
-/// The number of the local user as whom jobs run. Root must be named as root: another name with the number 0 is
+/// The number of the local user as whom jobs run. This may wait for the network. Root must be named as root: another name with the number 0 is
 /// refused.
 ///
 /// # Errors
@@ -161,9 +161,13 @@ pub(crate) fn number_for_jobs(user: &LocalUser) -> Result<u32, String> {
     }
 }
 
-/// The name of a local user; the number if the user has no name.
-pub(crate) fn name_of(uid: u32) -> String {
-    User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
+/// The name of a local user; `None`: the user has none. This may wait for the network.
+///
+/// # Errors
+/// If the machine's list of users cannot be read now.
+pub(crate) fn name_of(uid: u32) -> Result<Option<String>, String> {
+    let user = User::from_uid(Uid::from_raw(uid)).map_err(|error| format!("cannot look up user {uid}: {error}"))?;
+    Ok(user.map(|user| user.name))
 }
 
 #[cfg(test)]

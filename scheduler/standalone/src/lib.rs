@@ -11,8 +11,9 @@
 //! ```
 //!
 //! * The [`gate`] identifies each caller from what the connection says ([`callers`]), and bounds the calls of each user
-//!   ([`limits`]). Rights are decided in [`access`] alone. [`grants`] are the rights from the configuration,
-//!   [`accounts`] the rights that administrators have given to users of other machines.
+//!   ([`limits`]). [`local_users`] finds names, for which others do not wait. Rights are decided in [`access`] alone.
+//!   [`grants`] are the rights from the configuration, [`accounts`] the rights that administrators have given to users
+//!   of other machines.
 //!
 //! * The [`jobs`] book contains what users want. It is a state machine without I/O. The [`controller`], one thread,
 //!   owns it: it saves what has changed, then tells the engine and the nodes.
@@ -56,6 +57,7 @@ mod gate;
 mod grants;
 mod jobs;
 mod limits;
+mod local_users;
 mod membership;
 mod metrics;
 mod present;

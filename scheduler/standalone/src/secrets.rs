@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::access::Identity;
-use crate::grants::name_of;
 use crate::jobs::{Job, SecretUse};
 use crate::membership::LoadError;
 use key::{Key, KeyError, KeyFile};
@@ -50,6 +49,14 @@ struct Record {
     bytes: u32,
     set_ms: u64,
     set_by: String,
+}
+
+/// A secret in a list.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) secret: wire::Secret,
+    /// The local user who holds it. The name must be looked up, which may take long, so it is not in the secret.
+    pub(crate) local_user: Option<u32>,
 }
 
 /// Why a secret cannot be set, removed or given to a job.
@@ -90,10 +97,10 @@ impl Holder {
         }
     }
 
-    /// The holder's name in messages.
-    fn shown(&self) -> String {
+    /// The holder's name in messages to a user, who is the holder unless that is a queue.
+    fn shown(&self, user: &str) -> String {
         match self {
-            Self::Local(uid) => format!("user {}", name_of(*uid)),
+            Self::Local(_) => format!("user {user}"),
             Self::Remote(name) => format!("user {name}"),
             Self::Queue(name) => format!("queue {name:?}"),
         }
@@ -133,7 +140,8 @@ impl Secrets {
         Ok(Self { database, key: KeyFile::new(key_file, makes_key), records: Mutex::new(records) })
     }
 
-    /// Sets a secret, in place of an older one. The change is durable when this returns.
+    /// Sets a secret, in place of an older one. The change is durable when this returns. `set_by` is the name of the
+    /// caller, who is the holder unless that is a queue.
     pub(crate) fn set(
         &self,
         now_ms: u64,
@@ -161,7 +169,7 @@ impl Secrets {
             if count >= OF_HOLDER_MAX {
                 return Err(SecretError::TooMany(format!(
                     "{} has {count} secrets, which is the most; remove one that no job needs: aliquot secrets remove NAME{}",
-                    key.0.shown(),
+                    key.0.shown(set_by),
                     key.0.option()
                 )));
             }
@@ -177,23 +185,31 @@ impl Secrets {
         };
         let text = serde_json::to_string(&record).map_err(|error| SecretError::Invalid(error.to_string()))?;
         self.database.save(&[Change { kind: SECRETS, key: in_store, value: Some(text) }])?;
-        let shown = shown(&key, &record);
+        let shown = shown(&key, &record, set_by);
         records.insert(key, record);
         Ok(shown)
     }
 
     /// The secrets of all holders for which `sees` is true, by holder and name.
-    pub(crate) fn list(&self, sees: impl Fn(&Holder) -> bool) -> Vec<wire::Secret> {
+    pub(crate) fn list(&self, sees: impl Fn(&Holder) -> bool) -> Vec<Listed> {
         let records = self.records.lock();
-        records.iter().filter(|((holder, _), _)| sees(holder)).map(|(key, record)| shown(key, record)).collect()
+        let seen = records.iter().filter(|((holder, _), _)| sees(holder));
+        let listed = |(key, record): (&(Holder, String), &Record)| Listed {
+            secret: shown(key, record, ""),
+            local_user: match key.0 {
+                Holder::Local(uid) => Some(uid),
+                Holder::Remote(_) | Holder::Queue(_) => None,
+            },
+        };
+        seen.map(listed).collect()
     }
 
-    /// Removes a secret from memory and from the store. Running jobs keep their copies.
-    pub(crate) fn remove(&self, holder: Holder, name: &str) -> Result<(), SecretError> {
+    /// Removes a secret from memory and from the store. Running jobs keep their copies. `by` is the name of the caller.
+    pub(crate) fn remove(&self, holder: Holder, name: &str, by: &str) -> Result<(), SecretError> {
         let mut records = self.records.lock();
         let key = (holder, name.to_owned());
         if !records.contains_key(&key) {
-            let whose = key.0.shown();
+            let whose = key.0.shown(by);
             return Err(SecretError::Unknown(format!("{whose} has no secret {name:?}; see: aliquot secrets")));
         }
         self.database.save(&[Change { kind: SECRETS, key: record_key(&key.0, name), value: None }])?;
@@ -280,10 +296,10 @@ fn check_variable(name: &str, variable: &str, value: &[u8], has_image: bool) -> 
     }
 }
 
-/// A secret in the form for users, without its value.
-fn shown((holder, name): &(Holder, String), record: &Record) -> wire::Secret {
+/// A secret in the form for users, without its value. A local user is called `user`.
+fn shown((holder, name): &(Holder, String), record: &Record, user: &str) -> wire::Secret {
     let (queue, user) = match holder {
-        Holder::Local(uid) => (String::new(), name_of(*uid)),
+        Holder::Local(_) => (String::new(), user.to_owned()),
         Holder::Remote(name) => (String::new(), name.clone()),
         Holder::Queue(name) => (name.clone(), String::new()),
     };

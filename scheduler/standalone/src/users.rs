@@ -26,7 +26,6 @@ use crate::access::{Action, Caller, Identity};
 use crate::clock::Clock;
 use crate::controller::{Inbox, Refusal, Seen};
 use crate::gate::About;
-use crate::grants::number_for_jobs;
 use crate::jobs::{ClaimName, Entry, Job, JobId, JobSpec, Task};
 use crate::membership::{Invitation, Inviter, Membership, TOKEN_VALID_MS};
 use crate::present;
@@ -77,18 +76,20 @@ fn note<T>(request: &Request<T>, object: impl FnOnce() -> String) {
     }
 }
 
-/// The local user as whom the caller's jobs run.
-fn local_user(caller: &Caller) -> Result<u32, Status> {
-    match (&caller.identity, &caller.grant.runs_as) {
-        (Identity::Local(uid), _) => Ok(*uid),
-        (_, Some(user)) => number_for_jobs(user).map_err(Status::failed_precondition),
-        (_, None) => Err(Status::permission_denied("the user has no local user under whom jobs could run")),
-    }
-}
-
 impl UserService {
     fn view(&self) -> Result<Arc<View>, Status> {
         self.shown.get().ok_or_else(|| Status::unavailable("the scheduler is starting; try again in a moment"))
+    }
+
+    /// The local user as whom the caller's jobs run.
+    async fn local_user(&self, caller: &Caller) -> Result<u32, Status> {
+        match (&caller.identity, &caller.grant.runs_as) {
+            (Identity::Local(uid), _) => Ok(*uid),
+            (_, Some(user)) => {
+                self.registrar.callers.users.number_for_jobs(user).await.map_err(Status::failed_precondition)
+            }
+            (_, None) => Err(Status::permission_denied("the user has no local user under whom jobs could run")),
+        }
     }
 
     async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<Result<T, Refusal>>) -> Inbox) -> Result<T, Status> {
@@ -178,7 +179,7 @@ impl Scheduler for UserService {
         note(&request, || format!("queue {queue}"));
         let queues = self.seen.queues.read().path(&queue);
         check(&request, &Action::Submit { queues: &queues })?;
-        let uid = local_user(&caller)?;
+        let uid = self.local_user(&caller).await?;
         let about = request.extensions().get::<About>().cloned();
         let wire::SubmitJobRequest { spec, request_id } = request.into_inner();
         let spec = JobSpec::read(spec.unwrap_or_default()).map_err(Status::invalid_argument)?;
@@ -437,7 +438,7 @@ impl Scheduler for UserService {
         &self,
         request: Request<wire::ListSecretsRequest>,
     ) -> Result<Response<wire::ListSecretsResponse>, Status> {
-        secrets::list(self, &request).map(Response::new)
+        secrets::list(self, &request).await.map(Response::new)
     }
 
     async fn remove_secret(

@@ -65,11 +65,15 @@ fn a_job_gets_the_nearest_secret_of_a_name_after_a_restart_too() {
     secrets.set(6, ada(), "a", b"newer", "ada").unwrap();
     assert_eq!(values(&secrets, &["a"], &[]).unwrap(), ["newer"]);
     let listed = secrets.list(|holder| *holder == ada());
-    let [wire::Secret { bytes: 5, set_unix_ms: 6, is_remote: true, .. }] = listed.as_slice() else {
+    let [Listed { secret: wire::Secret { bytes: 5, set_unix_ms: 6, is_remote: true, .. }, local_user: None }] =
+        listed.as_slice()
+    else {
         panic!("{listed:?}")
     };
-    secrets.remove(ada(), "a").unwrap();
-    assert!(matches!(secrets.remove(ada(), "a"), Err(SecretError::Unknown(_))));
+    secrets.remove(ada(), "a", "ada").unwrap();
+    assert!(matches!(secrets.remove(ada(), "a", "ada"), Err(SecretError::Unknown(_))));
+    let of_numbers: Vec<_> = secrets.list(|holder| matches!(holder, Holder::Local(_)));
+    assert_eq!(of_numbers.iter().map(|listed| listed.local_user).collect::<Vec<_>>(), [Some(1000)]);
     assert_eq!(values(&secrets, &["a"], &["vision"]).unwrap(), ["of vision"]);
     secrets.remove_all(&queue("vision")).unwrap();
     drop(secrets);

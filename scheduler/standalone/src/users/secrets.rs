@@ -5,7 +5,7 @@ use tonic::{Request, Status};
 
 use super::{UserService, about, caller, check, note};
 use crate::access::{Action, Caller};
-use crate::secrets::Holder;
+use crate::secrets::{Holder, Listed};
 
 /// The holder in a call about secrets: the queue if the call names one, else the caller.
 fn holder(service: &UserService, caller: &Caller, queue: &str) -> Result<Holder, Status> {
@@ -32,21 +32,32 @@ pub(super) fn set(service: &UserService, request: Request<wire::SetSecretRequest
 }
 
 /// The secrets that the caller can name in jobs. Administrators and viewers see all secrets.
-pub(super) fn list(
+pub(super) async fn list(
     service: &UserService,
     request: &Request<wire::ListSecretsRequest>,
 ) -> Result<wire::ListSecretsResponse, Status> {
     check(request, &Action::Look)?;
     let caller = caller(request)?;
+    let listed = seen(service, &caller);
+    let mut secrets = Vec::with_capacity(listed.len());
+    for Listed { mut secret, local_user } in listed {
+        if let Some(uid) = local_user {
+            secret.user = service.registrar.callers.users.name_of(uid).await;
+        }
+        secrets.push(secret);
+    }
+    Ok(wire::ListSecretsResponse { secrets })
+}
+
+fn seen(service: &UserService, caller: &Caller) -> Vec<Listed> {
     let queues = service.seen.queues.read();
-    let sees = |holder: &Holder| {
+    service.secrets.list(|holder| {
         let around = match holder {
             Holder::Queue(queue) => queues.around(queue),
             Holder::Local(_) | Holder::Remote(_) => Vec::new(),
         };
         caller.may(&Action::SeeSecret { holder, queues: &around }).is_ok()
-    };
-    Ok(wire::ListSecretsResponse { secrets: service.secrets.list(sees) })
+    })
 }
 
 /// Removes a secret of the caller or of a queue.
@@ -59,6 +70,6 @@ pub(super) fn remove(
     let holder = holder(service, &caller, &request.get_ref().queue)?;
     check(&request, &Action::ChangeSecret { holder: &holder })?;
     let name = request.into_inner().name;
-    tokio::task::block_in_place(|| service.secrets.remove(holder, &name))?;
+    tokio::task::block_in_place(|| service.secrets.remove(holder, &name, &caller.name))?;
     Ok(wire::RemoveSecretResponse {})
 }
