@@ -58,6 +58,35 @@ pub(crate) fn look_up(uid: u32, name: &str, settings: &Settings) -> Result<JobUs
     })
 }
 
+impl JobUser {
+    /// Checks that this is the user whom the scheduler's machine knows by this name; empty: it knows none. A domain is
+    /// not compared, because machines write it in different ways.
+    ///
+    /// # Errors
+    /// The number is that of another user here.
+    pub(crate) fn check_name(&self, there: &str) -> Result<(), String> {
+        let (here, uid) = (&self.name, self.credentials.uid);
+        if there.is_empty() || without_domain(there).eq_ignore_ascii_case(without_domain(here)) {
+            return Ok(());
+        }
+        // One number may have several names.
+        let named = User::from_name(there).map_err(|error| format!("cannot look up user {there}: {error}"))?;
+        if named.is_some_and(|user| user.uid.as_raw() == uid) {
+            return Ok(());
+        }
+        Err(format!(
+            "user {uid} is {here:?} on this node and {there:?} on the scheduler's machine, so the job would run as somebody \
+             else; give users the same numbers on all machines"
+        ))
+    }
+}
+
+/// A name such as `ada`, also of `ada@example.com` and `EXAMPLE\ada`.
+fn without_domain(name: &str) -> &str {
+    let name = name.rsplit('\\').next().unwrap_or(name);
+    name.split('@').next().unwrap_or(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +103,18 @@ mod tests {
         let nobody_has_this = 4_000_000_001;
         let why = look_up(nobody_has_this, "ada", &Settings::default()).unwrap_err();
         assert!(why.contains("ada") && why.contains("4000000001"), "{why}");
+    }
+
+    #[test]
+    fn a_number_that_is_another_users_here_is_refused() {
+        let settings = Settings { allow_root: true, ..Settings::default() };
+        let own = look_up(geteuid().as_raw(), "me", &settings).unwrap();
+        let user = JobUser { name: "bob".to_owned(), ..own.clone() };
+        let why = user.check_name("ada").unwrap_err();
+        assert!(why.contains("is \"bob\" on this node and \"ada\" on the scheduler's machine"), "{why}");
+        for same in ["", "bob", "Bob", "bob@example.com", "EXAMPLE\\bob", &own.name] {
+            user.check_name(same).unwrap();
+        }
     }
 
     #[test]

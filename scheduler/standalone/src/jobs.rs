@@ -40,6 +40,10 @@ pub(crate) struct Job {
     pub(crate) spec: JobSpec,
     /// The number of the local user as whom the job runs.
     pub(crate) uid: u32,
+    /// The name of that user on the scheduler's machine; empty: it is not known. Nodes do not run the job as a user of
+    /// another name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) local_user: String,
     /// The user that submitted it: the name of a local user, or the name in the certificate of a user of another
     /// machine.
     pub(crate) user: String,

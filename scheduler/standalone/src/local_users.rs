@@ -81,6 +81,12 @@ impl LocalUsers {
         name.unwrap_or_else(|| uid.to_string())
     }
 
+    /// The name of a user; empty: the user has none, or it cannot be looked up now.
+    pub(crate) async fn known_name_of(&self, uid: u32) -> String {
+        let name = self.name_of(uid).await;
+        if name.parse::<u32>().is_ok() { String::new() } else { name }
+    }
+
     /// The name of a user, or what tells it when it was looked up. The look-up goes on although the call ends for which
     /// it was begun, so the calls of one user have no more than one under way.
     fn known_or_asked(&self, uid: u32) -> Name {
@@ -245,6 +251,8 @@ pub(crate) mod tests {
         runtime().block_on(async {
             let users = LocalUsers::of(Arc::new(Comes(Mutex::new(0))), 2);
             assert_eq!((users.name_of(9).await, users.name_of(9).await), ("9".into(), "ada".into()));
+            let users = LocalUsers::of(Arc::new(Comes(Mutex::new(0))), 2);
+            assert_eq!((users.known_name_of(9).await, users.known_name_of(9).await), (String::new(), "ada".into()));
             assert!(users.number_for_jobs(&LocalUser::Name("ada".to_owned())).await.is_err());
         });
     }

@@ -22,7 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::access::{Action, Caller, Identity};
+use crate::access::{Action, Caller, Identity, LocalUser};
 use crate::clock::Clock;
 use crate::controller::{Inbox, Refusal, Seen};
 use crate::gate::About;
@@ -81,12 +81,18 @@ impl UserService {
         self.shown.get().ok_or_else(|| Status::unavailable("the scheduler is starting; try again in a moment"))
     }
 
-    /// The local user as whom the caller's jobs run.
-    async fn local_user(&self, caller: &Caller) -> Result<u32, Status> {
+    /// The number of the local user as whom the caller's jobs run, and its name.
+    async fn local_user(&self, caller: &Caller) -> Result<(u32, String), Status> {
+        let users = &self.registrar.callers.users;
         match (&caller.identity, &caller.grant.runs_as) {
-            (Identity::Local(uid), _) => Ok(*uid),
+            (Identity::Local(uid), _) => Ok((*uid, users.known_name_of(*uid).await)),
             (_, Some(user)) => {
-                self.registrar.callers.users.number_for_jobs(user).await.map_err(Status::failed_precondition)
+                let uid = users.number_for_jobs(user).await.map_err(Status::failed_precondition)?;
+                let name = match user {
+                    LocalUser::Name(name) => name.clone(),
+                    LocalUser::Number(_) => users.known_name_of(uid).await,
+                };
+                Ok((uid, name))
             }
             (_, None) => Err(Status::permission_denied("the user has no local user under whom jobs could run")),
         }
@@ -179,13 +185,13 @@ impl Scheduler for UserService {
         note(&request, || format!("queue {queue}"));
         let queues = self.seen.queues.read().path(&queue);
         check(&request, &Action::Submit { queues: &queues })?;
-        let uid = self.local_user(&caller).await?;
+        let (uid, local_user) = self.local_user(&caller).await?;
         let about = request.extensions().get::<About>().cloned();
         let wire::SubmitJobRequest { spec, request_id } = request.into_inner();
         let spec = JobSpec::read(spec.unwrap_or_default()).map_err(Status::invalid_argument)?;
         check_request_id(&request_id)?;
         let (user, is_remote) = (caller.name.clone(), matches!(caller.identity, Identity::Remote(_)));
-        let job = Job { id: 0, spec, uid, user, is_remote, submitted_ms: self.clock.now_ms(), request_id };
+        let job = Job { id: 0, spec, uid, local_user, user, is_remote, submitted_ms: self.clock.now_ms(), request_id };
         // The queue may have been removed since the job was accepted.
         if self.seen.book.read().made_before(&job).is_none() {
             self.check_queue(&job.spec.queue)?;

@@ -173,6 +173,7 @@ async fn put_into_slice(
     // The user and the home may be on other machines, which may not answer.
     let found = aside(move || {
         let user = look_up(process.uid, &process.user, &of.settings)?;
+        user.check_name(&process.local_user)?;
         let secrets = secrets::take(&mut process, secrets::dir_of(&of.secrets_dir, number), &user.credentials)?;
         let spec = LaunchSpec { secrets, ..launch_spec(&of, &process, &user, log_dir) };
         Ok::<_, String>((process, user, spec))

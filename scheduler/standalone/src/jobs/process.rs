@@ -27,6 +27,7 @@ impl Entry {
             work_dir: spec.work_dir.clone(),
             uid: self.job.uid,
             user: self.job.user.clone(),
+            local_user: self.job.local_user.clone(),
             time_limit_ms: spec.time_limit_ms,
             grace_ms: spec.grace_ms,
             description: format!("job {} of {}: {}", claim.job, self.job.user, spec.name),

@@ -35,6 +35,16 @@ fn a_job_that_ends_well_has_succeeded_and_is_not_started_again() {
 }
 
 #[test]
+fn a_node_is_told_the_name_of_the_user_also_after_a_restart() {
+    let mut world = World::default();
+    let job = world.submit(wire::JobSpec::default());
+    world.restart();
+    let claim = ClaimName { job, index: 0, rank: 0, attempt: 1 };
+    let process = world.book.entry(job).and_then(|entry| entry.process(claim, None)).expect("the job is known");
+    assert_eq!((process.uid, process.local_user.as_str()), (1000, "u"));
+}
+
+#[test]
 fn a_failure_is_tried_again_as_often_as_the_job_says() {
     let mut world = World::default();
     let id = world.submit(wire::JobSpec { retries: 1, retry_delay_ms: 500, ..Default::default() });

@@ -28,8 +28,8 @@ fn job(secrets: &[(&str, &str)]) -> Job {
     let secrets =
         secrets.iter().map(|(name, variable)| SecretUse { name: (*name).into(), variable: (*variable).into() });
     let spec = JobSpec { secrets: secrets.collect(), ..JobSpec::default() };
-    let (user, request_id) = ("ada".to_owned(), String::new());
-    Job { id: 1, spec, uid: 1000, user, is_remote: true, submitted_ms: 0, request_id }
+    let (user, local_user, request_id) = ("ada".to_owned(), String::new(), String::new());
+    Job { id: 1, spec, uid: 1000, local_user, user, is_remote: true, submitted_ms: 0, request_id }
 }
 
 fn values(secrets: &Secrets, of: &[&str], queues: &[&str]) -> Result<Vec<String>, String> {

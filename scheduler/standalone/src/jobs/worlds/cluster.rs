@@ -46,8 +46,8 @@ impl Cluster {
         }
         let spec = wire::JobSpec { command: vec!["true".into()], gang, cpu_millis: CPU_MILLIS, ..Default::default() };
         let spec = JobSpec::read(spec).expect("a sound job");
-        let (user, request_id) = ("u".into(), String::new());
-        let job = Job { id: 1, spec, uid: 1000, user, is_remote: false, submitted_ms: 0, request_id };
+        let (user, local_user, request_id) = ("u".into(), String::new(), String::new());
+        let job = Job { id: 1, spec, uid: 1000, local_user, user, is_remote: false, submitted_ms: 0, request_id };
         cluster.act(|book, now_ms, effects| book.submit(now_ms, job, effects).expect("it can be submitted"));
         cluster
     }

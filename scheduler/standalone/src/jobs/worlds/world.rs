@@ -77,8 +77,9 @@ impl World {
         self.next_id += 1;
         let id = self.next_id;
         let spec = JobSpec::read(wire::JobSpec { command: vec!["true".into()], ..spec }).expect("a sound job");
-        let (user, request_id) = ("u".into(), request_id.into());
-        let job = Job { id, spec, uid: 1000, user, is_remote: false, submitted_ms: self.now_ms, request_id };
+        let (user, local_user, request_id) = ("u".into(), "u".into(), request_id.into());
+        let job =
+            Job { id, spec, uid: 1000, local_user, user, is_remote: false, submitted_ms: self.now_ms, request_id };
         self.act(|book, now_ms, effects| book.submit(now_ms, job, effects)).expect("it can be submitted");
         id
     }
