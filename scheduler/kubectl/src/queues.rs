@@ -101,7 +101,7 @@ mod tests {
             table(&queues, false, Look::PLAIN),
             "QUEUE     QUOTA  LIMIT  FAIR SHARE  HELD  ASKED FOR  RUNNING  WAITING\n\
              all         all      -           8     0          0        0        0\n\
-             \x20 vision    2.5      4           0   0.5          0        0        1\n"
+             \x20 vision    2.5      4           -   0.5          0        0        1\n"
         );
         assert!(table(&queues, true, Look::PLAIN).contains("  FIRST   WAITS BECAUSE\n"));
         assert!(table(&queues, true, Look::PLAIN).ends_with("  team/a  no room\n"));
