@@ -147,8 +147,8 @@ pub(crate) fn number(user: &LocalUser) -> Result<u32, String> {
     }
 }
 
-/// The number of the local user as whom jobs run. This may wait for the network. Root must be named as root: another name with the number 0 is
-/// refused.
+/// The number of the local user as whom jobs run. This may wait for the network. Root must be named as root: another
+/// name with the number 0 is refused.
 ///
 /// # Errors
 /// If there is no such user on this machine, or it is root by another name.
