@@ -65,6 +65,7 @@ impl Engine {
         // A lease from before a restart may end later than this one.
         let ends_later = before_ms.is_some_and(|before_ms| before_ms > until_ms);
         state.lease_until_ms = before_ms.max(Some(until_ms));
+        self.published.note_renewal();
         let longest_ms = if ends_later { state.lease_ms.max(lease.lease_ms) } else { lease.lease_ms };
         if state.lease_ms != longest_ms {
             state.lease_ms = longest_ms;

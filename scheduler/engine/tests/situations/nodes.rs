@@ -63,3 +63,22 @@ fn a_claim_that_waits_for_room_on_a_silent_node_is_placed_on_another_one_at_once
         .collect();
     assert_eq!(starts, [("high", "other")]);
 }
+
+#[test]
+fn readers_of_an_idle_cluster_see_that_leases_are_renewed() {
+    let mut kit = Kit::new(1, Vec::new());
+    kit.pass(100);
+    let first = kit.view.as_ref().expect("readers see something").version();
+    for _ in 0..200 {
+        kit.sequence += 1;
+        let (node, sequence) = ("node".into(), kit.sequence);
+        kit.tell(Observation::Heartbeat(Heartbeat { node, session: 1, sequence }));
+        kit.pass(300);
+    }
+    let view = kit.view.clone().expect("readers see something");
+    let node = view.nodes().next().expect("it is there");
+    assert!(node.heard_ms + 2000 > kit.now_ms, "heard at {}, now {}", node.heard_ms, kit.now_ms);
+    assert!(node.lease_until_ms.is_some_and(|until_ms| until_ms > kit.now_ms), "{node:?}");
+    let views = view.version() - first;
+    assert!(views <= 75, "{views} views in a minute");
+}
