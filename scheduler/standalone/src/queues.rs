@@ -116,8 +116,11 @@ pub(crate) fn read(queue: wire::Queue) -> Result<QueueSpec, String> {
     if let (Some(quota), Some(limit)) = (quota_gpu_millis, limit_gpu_millis)
         && quota > limit
     {
+        let gpus = |millis: u64| millis as f64 / 1000.0;
         return Err(format!(
-            "the quota of {quota} thousandths of a GPU is above the limit of {limit}; raise the limit or lower the quota"
+            "the quota of {} GPUs is above the limit of {}; raise the limit or lower the quota",
+            gpus(quota),
+            gpus(limit)
         ));
     }
     let parent = (!parent.is_empty()).then_some(parent);
@@ -187,5 +190,7 @@ mod tests {
         assert!(read(queue("a", "b/c")).unwrap_err().contains("\"b/c\""));
         let above = wire::Queue { quota_gpu_millis: Some(2), limit_gpu_millis: Some(1), ..queue("a", "") };
         assert!(read(above).unwrap_err().contains("raise the limit"));
+        let above = wire::Queue { quota_gpu_millis: Some(5000), limit_gpu_millis: Some(2700), ..queue("a", "") };
+        assert!(read(above).unwrap_err().contains("the quota of 5 GPUs is above the limit of 2.7;"));
     }
 }

@@ -160,10 +160,12 @@ fn no_room(
 
 fn passes(f: &mut Formatter<'_>, kind: &str, whose: &str, bound: &Bound) -> fmt::Result {
     let amount = |amount: u64| Amount(&bound.resource, amount).to_string();
+    // If it does not fit into the whole bound, waiting does not help.
+    let wait = if bound.asked > bound.bound { "" } else { "wait until claims in it end, " };
     write!(
         f,
-        "{} holds {} of its {kind} of {}{whose}, and {} more are asked for, {} too much; wait until \
-         claims in it end, ask for less, raise the {kind} to {}",
+        "{} holds {} of its {kind} of {}{whose}, and {} more are asked for, {} too much; {wait}ask for less, raise the \
+         {kind} to {}",
         Owner(&bound.queue),
         amount(bound.held),
         amount(bound.bound),

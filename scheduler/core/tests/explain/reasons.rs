@@ -49,6 +49,16 @@ fn a_queue_at_its_limit_says_what_it_holds_and_what_limit_would_be_enough() {
 }
 
 #[test]
+fn who_asks_for_more_than_the_whole_limit_is_not_told_to_wait() {
+    let mut setting = Setting::with_nodes(1, 8);
+    setting.add_queue("team", None, limit(150));
+    let waits = setting.add_in("team", "waits", whole(2));
+    setting.cycle();
+    let (_, text) = setting.reason(waits);
+    assert!(text.ends_with("50 % gpu-core too much; ask for less, raise the limit to 200 % gpu-core"), "{text}");
+}
+
+#[test]
 fn a_namespace_at_its_limit_is_named_as_such() {
     let mut setting = Setting::with_nodes(1, 8);
     let spec = NamespaceSpec {
