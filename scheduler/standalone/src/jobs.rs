@@ -23,7 +23,7 @@ pub(crate) use book::{Book, Effects, Ended, Entry, JOBS, StartOrder, TASKS, Unkn
 pub(crate) use image::{Image, Mount};
 pub(crate) use member::{Exit, Member};
 pub(crate) use run::{Fault, Instance};
-pub(crate) use spec::{JobSpec, NODE_LABEL, Restart, SECRETS_LABEL, SecretUse};
+pub(crate) use spec::{IMAGES_LABEL, JobSpec, NODE_LABEL, Restart, SECRETS_LABEL, SecretUse};
 pub(crate) use task::{Task, TaskState, Then};
 
 use serde::{Deserialize, Serialize};

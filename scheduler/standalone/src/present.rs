@@ -1,19 +1,27 @@
 //! Jobs, nodes and queues in the form in which users see them.
 
+use std::cell::OnceCell;
+
 use aliquot_proto::scheduler::v1 as wire;
 use aliquot_scheduler_core::DEFAULT_QUEUE;
+use aliquot_scheduler_core::explain::{Change, Exclusion, Reason};
 use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
 use aliquot_telemetry::{NodeState, device_uses, queue_uses};
 
 use crate::jobs::{
-    ClaimName, End, Entry, Exit, JobSpec, Member, Mount, Restart, SECRETS_LABEL, SecretUse, Task, TaskState, Then,
+    ClaimName, End, Entry, Exit, IMAGES_LABEL, JobSpec, Member, Mount, NODE_LABEL, Restart, SECRETS_LABEL, SecretUse,
+    Task, TaskState, Then,
 };
 use crate::sessions::Sessions;
 
 /// A job for a user; `is_private`: without the parts that other users must not see.
 pub(crate) fn job(entry: &Entry, view: Option<&View>, is_private: bool) -> wire::Job {
     let job = &entry.job;
-    let tasks: Vec<wire::Task> = entry.tasks.values().map(|of| task(entry, of, view, is_private)).collect();
+    // All members ask for the same, so what keeps one from all nodes keeps the others, too. What it is tells what they
+    // ask for.
+    let no_such_node = (!is_private).then(OnceCell::new);
+    let tasks = entry.tasks.values().map(|of| task(entry, of, view, no_such_node.as_ref(), is_private));
+    let tasks: Vec<wire::Task> = tasks.collect();
     let state = state(entry);
     let reason = tasks.iter().filter(|task| task.state() == state).map(|task| task.reason.clone());
     wire::Job {
@@ -64,13 +72,20 @@ fn of_end(end: End) -> wire::JobState {
     }
 }
 
-fn task(entry: &Entry, task: &Task, view: Option<&View>, is_private: bool) -> wire::Task {
+fn task(
+    entry: &Entry,
+    task: &Task,
+    view: Option<&View>,
+    no_such_node: Option<&OnceCell<Option<Reason>>>,
+    is_private: bool,
+) -> wire::Task {
     let state = task_state(task);
     let claims = task.claims(entry.job.id).zip(&task.members).enumerate();
     let members = claims.map(|(rank, (_, of))| member(rank, of, task.state)).collect();
     let reason = match (state, task.state) {
         (wire::JobState::Pending, TaskState::Active) => {
-            view.and_then(|view| waits_for(view, task.claims(entry.job.id))).unwrap_or_else(|| task.reason.clone())
+            let waits_for = view.and_then(|view| waits_for(view, task.claims(entry.job.id), no_such_node));
+            waits_for.unwrap_or_else(|| task.reason.clone())
         }
         // The reason may be a node's message that contains the command.
         _ if is_private => String::new(),
@@ -92,7 +107,11 @@ fn task(entry: &Entry, task: &Task, view: Option<&View>, is_private: bool) -> wi
 }
 
 /// Why a task waits, according to the last cycle. This is cheap, and has no suggestions.
-fn waits_for(view: &View, mut claims: impl Iterator<Item = ClaimName>) -> Option<String> {
+fn waits_for(
+    view: &View,
+    mut claims: impl Iterator<Item = ClaimName>,
+    no_such_node: Option<&OnceCell<Option<Reason>>>,
+) -> Option<String> {
     claims.find_map(|claim| {
         let uid = claim.to_string().into();
         let known = view.claim(&uid)?;
@@ -107,7 +126,17 @@ fn waits_for(view: &View, mut claims: impl Iterator<Item = ClaimName>) -> Option
             Whereabouts::Waiting => {
                 let group = view.cluster().group_of(view.claim_id(&uid)?)?;
                 let complaint = known.complaint.map(|complaint| complaint.to_string());
-                complaint.or_else(|| Some(view.pending(group)?.reason(view.cluster()).to_string()))
+                complaint.or_else(|| {
+                    let (pending, cluster) = (view.pending(group)?, view.cluster());
+                    let reason = pending.reason(cluster);
+                    let no_such_node = match (&reason, no_such_node) {
+                        (Reason::NoRoom { .. }, Some(known)) => {
+                            known.get_or_init(|| pending.no_such_node(cluster)).as_ref()
+                        }
+                        _ => None,
+                    };
+                    Some(words(no_such_node.unwrap_or(&reason)))
+                })
             }
         }
     })
@@ -275,11 +304,44 @@ pub(crate) fn explanation(entry: &Entry, task: &Task, view: &View, now_ms: u64) 
         TaskState::Leaving { .. } => reasons.push(format!("it is stopped ({})", task.reason)),
         TaskState::Active => of_claims(entry, task, view, &mut reasons, &mut remedies),
     }
-    // The scheduler has added this label because of the job's secrets, so the user cannot remove it.
-    for remedy in remedies.iter_mut().filter(|remedy| remedy.contains(SECRETS_LABEL.0)) {
-        *remedy = "update the managers of nodes: those of older versions give no secrets to jobs".to_owned();
+    wire::ExplainResponse { reasons, remedies, state: task_state(task).into() }
+}
+
+/// A reason in the words of users. The scheduler adds some labels to jobs by itself; users know the options because of
+/// which it does.
+fn words(reason: &Reason) -> String {
+    let mut text = reason.to_string();
+    let Reason::NoSuchNode { excluded, .. } = reason else { return text };
+    for of in excluded {
+        let Exclusion::Label { key, value } = &of.what else { continue };
+        let (one, several, what) = match (key.as_str(), value.as_str()) {
+            label if label == IMAGES_LABEL => ("runs", "run", "no images (`cluster.podman`)".to_owned()),
+            label if label == SECRETS_LABEL => {
+                ("gives", "give", "no secrets to jobs (the manager is too old)".to_owned())
+            }
+            (NODE_LABEL, node) => ("is", "are", format!("not {node:?} (--node)")),
+            _ => continue,
+        };
+        let label = format!("the label {key}={value}");
+        text = text.replace(&format!("lacks {label}"), &format!("{one} {what}"));
+        text = text.replace(&format!("lack {label}"), &format!("{several} {what}"));
     }
-    wire::ExplainResponse { reasons, remedies }
+    text
+}
+
+/// A suggested change in the words of users.
+fn remedy(change: &Change) -> String {
+    let Change::DropLabel { key, value } = change else { return change.to_string() };
+    match (key.as_str(), value.as_str()) {
+        label if label == IMAGES_LABEL => {
+            "set `cluster.podman` in the configuration of a node's manager, or leave out --image".to_owned()
+        }
+        label if label == SECRETS_LABEL => {
+            "update the managers of nodes: those of older versions give no secrets to jobs".to_owned()
+        }
+        (NODE_LABEL, _) => "leave out --node, or name another node: aliquot nodes".to_owned(),
+        _ => change.to_string(),
+    }
 }
 
 fn of_claims(entry: &Entry, task: &Task, view: &View, reasons: &mut Vec<String>, remedies: &mut Vec<String>) {
@@ -304,11 +366,52 @@ fn of_claims(entry: &Entry, task: &Task, view: &View, reasons: &mut Vec<String>,
         }
         reasons.extend(known.complaint.map(|complaint| complaint.to_string()));
         if let Some(explanation) = view.explain(&uid) {
-            reasons.extend(explanation.reasons.iter().map(ToString::to_string));
-            remedies.extend(explanation.changes.iter().map(ToString::to_string));
+            reasons.extend(explanation.reasons.iter().map(words));
+            remedies.extend(explanation.changes.iter().map(remedy));
             reasons.extend(explanation.evictions.iter().map(ToString::to_string));
         }
         // All pending members wait for the same reason: that of the gang.
         return;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_scheduler_core::explain::NodeCount;
+
+    use super::*;
+
+    fn lacking(nodes: u32, labels: &[(&str, &str)]) -> String {
+        let label =
+            |(key, value): &(&str, &str)| Exclusion::Label { key: (*key).to_owned(), value: (*value).to_owned() };
+        let excluded = labels.iter().map(|of| NodeCount { nodes, what: label(of) }).collect();
+        words(&Reason::NoSuchNode { nodes, excluded })
+    }
+
+    #[test]
+    fn labels_that_the_scheduler_adds_are_said_in_other_words() {
+        let images = lacking(2, &[IMAGES_LABEL]);
+        assert_eq!(images, "none of 2 nodes may take it: 2 nodes run no images (`cluster.podman`)");
+        let secrets = lacking(1, &[SECRETS_LABEL]);
+        assert_eq!(secrets, "none of 1 node may take it: 1 node gives no secrets to jobs (the manager is too old)");
+        let named = lacking(3, &[(NODE_LABEL, "nosuch"), ("disk", "ssd")]);
+        assert_eq!(
+            named,
+            "none of 3 nodes may take it: 3 nodes are not \"nosuch\" (--node) and 3 nodes lack the label disk=ssd"
+        );
+        assert_eq!(
+            lacking(1, &[("images", "docker")]),
+            "none of 1 node may take it: 1 node lacks the label images=docker"
+        );
+    }
+
+    #[test]
+    fn what_users_can_do_about_such_labels_names_their_options() {
+        let dropped =
+            |(key, value): (&str, &str)| remedy(&Change::DropLabel { key: key.to_owned(), value: value.to_owned() });
+        assert!(dropped(IMAGES_LABEL).contains("--image"));
+        assert!(dropped(SECRETS_LABEL).contains("update the managers"));
+        assert!(dropped((NODE_LABEL, "nosuch")).contains("--node"));
+        assert!(dropped(("disk", "ssd")).contains("disk=ssd"));
     }
 }

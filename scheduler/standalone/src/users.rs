@@ -26,7 +26,7 @@ use crate::access::{Action, Caller, Identity, LocalUser};
 use crate::clock::Clock;
 use crate::controller::{Inbox, Refusal, Seen};
 use crate::gate::About;
-use crate::jobs::{ClaimName, Entry, Job, JobId, JobSpec, Task};
+use crate::jobs::{ClaimName, End, Entry, Job, JobId, JobSpec, Task, TaskState};
 use crate::membership::{Invitation, Inviter, Membership, TOKEN_VALID_MS};
 use crate::present;
 use crate::queues;
@@ -257,9 +257,8 @@ impl Scheduler for UserService {
             let member = task.members.get(rank as usize).ok_or_else(|| {
                 Status::not_found(format!("job {id} has {} members; there is no rank {rank}", task.members.len()))
             })?;
-            let place = member.place.as_ref().ok_or_else(|| {
-                Status::failed_precondition(format!("job {id} has not started yet; see: aliquot explain {id}"))
-            })?;
+            let place =
+                member.place.as_ref().ok_or_else(|| Status::failed_precondition(without_log(id, task.state)))?;
             let claim = ClaimName { job: id, index: task.index, rank, attempt: task.attempt };
             (place.node.clone(), claim.log())
         };
@@ -458,4 +457,25 @@ impl Scheduler for UserService {
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn unavailable(error: StoreError) -> Status {
     Status::unavailable(error.to_string())
+}
+
+/// Why a member that was never given a place has no log.
+fn without_log(id: JobId, task: TaskState) -> String {
+    match task {
+        TaskState::Ended(End::Cancelled) => format!("job {id} was cancelled before it started"),
+        TaskState::Ended(_) => format!("job {id} has ended before it started; see: aliquot explain {id}"),
+        _ => format!("job {id} has not started yet; see: aliquot explain {id}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_never_starts_is_not_said_to_start_later() {
+        assert_eq!(without_log(7, TaskState::Ended(End::Cancelled)), "job 7 was cancelled before it started");
+        assert!(without_log(7, TaskState::Ended(End::Failed)).contains("has ended before it started"));
+        assert!(without_log(7, TaskState::Active).contains("has not started yet"));
+    }
 }

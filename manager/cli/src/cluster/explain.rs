@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use aliquot_proto::scheduler::v1::{ExplainRequest, ExplainResponse};
+use aliquot_proto::scheduler::v1::{ExplainRequest, ExplainResponse, JobState};
 use aliquot_terminal::points::points;
 use serde_json::json;
 
@@ -29,7 +29,11 @@ fn text(task: TaskId, answer: &ExplainResponse, look: Look) -> String {
         return format!("Nothing keeps {task} from running. Its state: aliquot job {task}\n");
     }
     let heading = |text: &str| paint(text, Colour::Bold, look.colours);
-    let mut text = format!("{}\n{}", heading(&format!("Why {task} does not run")), points(&answer.reasons, look));
+    let subject = match answer.state() {
+        JobState::Unspecified | JobState::Pending => format!("Why {task} does not run"),
+        _ => format!("Job {task}"),
+    };
+    let mut text = format!("{}\n{}", heading(&subject), points(&answer.reasons, look));
     match answer.remedies.as_slice() {
         [] => {}
         [only] => {
@@ -49,7 +53,7 @@ mod tests {
 
     fn answer(reasons: &[&str], remedies: &[&str]) -> ExplainResponse {
         let strings = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
-        ExplainResponse { reasons: strings(reasons), remedies: strings(remedies) }
+        ExplainResponse { reasons: strings(reasons), remedies: strings(remedies), state: JobState::Pending.into() }
     }
 
     const TASK: TaskId = TaskId { job: 17, task: Some(3) };
@@ -67,6 +71,13 @@ mod tests {
             text(TASK, &answer(&[], &[]), Look::PLAIN),
             "Nothing keeps 17.3 from running. Its state: aliquot job 17.3\n"
         );
+    }
+
+    #[test]
+    fn a_job_that_does_not_wait_is_not_asked_why() {
+        let mut runs = answer(&["it runs on node node-1"], &[]);
+        runs.set_state(JobState::Running);
+        assert_eq!(text(TASK, &runs, Look::PLAIN), "Job 17.3\n- it runs on node node-1\n");
     }
 
     #[test]

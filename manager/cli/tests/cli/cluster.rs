@@ -305,6 +305,7 @@ fn jobs_are_cancelled_and_explained() {
         scene.explanation = ExplainResponse {
             reasons: vec!["The queue team-a holds its limit of 4 devices.".to_owned()],
             remedies: vec!["Ask for 20 % instead of 30 %.".to_owned()],
+            state: JobState::Pending.into(),
         };
     });
     let explained = stdout(&output(&mut scheduler.aliquot(&["explain", "17"])));

@@ -4,6 +4,7 @@ use crate::decisions::gang::Unplaceable;
 use crate::decisions::plan::{Obstacle, Pending, Refusal};
 use crate::decisions::unit::Unit;
 use crate::explain::reason::{Bound, Reason};
+use crate::explain::room;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::Exceeded;
 use crate::vocabulary::claim::ClaimId;
@@ -37,6 +38,14 @@ impl Pending {
         };
         let refused = self.refusal.zip(unit).and_then(|(refusal, unit)| refused(cluster, &unit, &refusal));
         refused.into_iter().chain([found]).min_by_key(Reason::tier).unwrap_or(Reason::SearchExhausted)
+    }
+
+    /// Why no node may take the group's next member, whatever is free there. `None`: a node may take it, or something
+    /// else is in the way. This looks at all nodes. The answer depends on nothing but them and the member's request.
+    #[must_use]
+    pub fn no_such_node(&self, cluster: &Cluster) -> Option<Reason> {
+        let Obstacle::Unplaceable(Unplaceable::NoRoom { claim, .. }) = self.obstacle else { return None };
+        room::no_such_node(cluster, &cluster.claim(claim)?.request)
     }
 }
 

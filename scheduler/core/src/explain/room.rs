@@ -15,10 +15,10 @@ use crate::vocabulary::request::Request;
 /// Why there is no room for one more task. `fitting` of `wanted` members have found room and are placed in `cluster`.
 /// `alike` members have the same request as the one that has not.
 pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting: u32, alike: u32) -> Reason {
-    let open: Vec<(NodeId, &Node)> = cluster.nodes().filter(|(_, node)| admits(node.spec(), request).is_ok()).collect();
-    if open.is_empty() {
-        return Reason::NoSuchNode { nodes: count(cluster.nodes()), excluded: excluded(cluster, request) };
+    if let Some(reason) = no_such_node(cluster, request) {
+        return reason;
     }
+    let open: Vec<(NodeId, &Node)> = cluster.nodes().filter(|(_, node)| admits(node.spec(), request).is_ok()).collect();
     let mut largest: u32 = 0;
     for (_, node) in &open {
         largest = largest.saturating_add(room(&node.at_best(), request));
@@ -44,6 +44,12 @@ pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting
     }
     let (nodes, nearest) = shortages(open.iter().map(|(_, node)| *node), request, rules);
     Reason::NoRoom { wanted, fitting, nodes, nearest }
+}
+
+/// Why no node may take a task, whatever is free there; `None`: one may.
+pub(crate) fn no_such_node(cluster: &Cluster, request: &Request) -> Option<Reason> {
+    let is_open = cluster.nodes().any(|(_, node)| admits(node.spec(), request).is_ok());
+    (!is_open).then(|| Reason::NoSuchNode { nodes: count(cluster.nodes()), excluded: excluded(cluster, request) })
 }
 
 /// The obstacles that keep a task from nodes, and the number of nodes for each.

@@ -306,6 +306,25 @@ fn a_gang_that_was_just_evicted_is_not_counted() {
 }
 
 #[test]
+fn what_no_node_may_take_is_known_without_an_explanation() {
+    let mut setting = Setting::with_nodes(2, 1);
+    let mut request = whole(1);
+    request.constraints.models.insert("B".into());
+    let waits = setting.add("waits", request);
+    let plan = setting.cycle();
+    let known = plan.pending[0].no_such_node(&setting.cluster);
+    assert_eq!(known, Some(setting.reason(waits).0));
+    setting.add("more", whole(3));
+    let plan = setting.cycle();
+    let of_more = plan.pending.iter().filter(|pending| pending.no_such_node(&setting.cluster).is_none());
+    assert_eq!(of_more.count(), 0, "no node has three devices either");
+    setting.add("too-much", Request { cpu: MilliCpu::new(1_000_000), ..whole(1) });
+    let plan = setting.cycle();
+    let of_much = plan.pending.iter().filter(|pending| pending.no_such_node(&setting.cluster).is_none());
+    assert_eq!(of_much.count(), 1, "only its size is in its way");
+}
+
+#[test]
 fn constraints_that_no_node_meets_are_counted_one_by_one() {
     let mut setting = Setting::with_nodes(3, 1);
     let mut tainted = node("tainted", "B", 1);

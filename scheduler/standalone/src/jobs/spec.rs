@@ -27,7 +27,7 @@ const AFTER_MAX: usize = 1_000;
 /// The most bytes of a name.
 const NAME_BYTES_MAX: usize = 128;
 /// The label of nodes that run container images, and its value.
-const IMAGES_LABEL: (&str, &str) = ("images", "podman");
+pub(crate) const IMAGES_LABEL: (&str, &str) = ("images", "podman");
 /// The label of nodes that can give secrets to jobs, and its value. The scheduler sets it on nodes that report this
 /// ability.
 pub(crate) const SECRETS_LABEL: (&str, &str) = ("aliquot.dev/secrets", "yes");

@@ -37,7 +37,7 @@ fn a_node_too_old_for_something_is_given_everything_else() {
     let waits = cluster.submit(JobSpec { secrets, ..shell("cat $ALIQUOT_SECRETS/token") });
     let explained = wait::until("it is said what is missing", || {
         let explained = cluster.client().explain(waits).ok()?;
-        explained.reasons.iter().any(|reason| reason.contains("aliquot.dev/secrets")).then_some(explained)
+        explained.reasons.iter().any(|reason| reason.contains("no secrets to jobs")).then_some(explained)
     });
     assert!(explained.remedies.iter().any(|remedy| remedy.contains("update the managers")), "{explained:?}");
     assert_eq!(old.start_count(), 1, "it is never started without its secret");
