@@ -69,8 +69,21 @@ pub struct Summary {
 }
 
 /// The GPU time that a queue holds, and its fair share, both in thousandths of a GPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct QueueUse {
+    /// The time that the queue holds.
+    pub held_milli: u64,
+    /// The queue's fair share; left out if no queue names GPU time of any model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fair_share_milli: Option<u64>,
+    /// The time of each GPU model that queues name: what the queue holds, and its fair share.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub models: BTreeMap<String, ModelUse>,
+}
+
+/// The time of a GPU model that a queue holds, and its fair share, both in thousandths of a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct ModelUse {
     /// The time that the queue holds.
     pub held_milli: u64,
     /// The queue's fair share.
@@ -78,7 +91,7 @@ pub struct QueueUse {
 }
 
 /// The amounts of a queue without and with the changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct QueueChange {
     /// The amounts without the changes.
     pub before: QueueUse,
@@ -156,9 +169,17 @@ fn run(mut session: Session, until_ms: Option<u64>) -> Result<Outcome> {
     let withdrawn = claims.iter().filter(|(id, _)| cluster.is_withdrawn(*id)).count();
     let mut queues = BTreeMap::new();
     for report in session.view().queues() {
-        let time = report.resources.iter().find(|of| of.resource == Resource::DeviceCore);
-        let time = time.map(|of| QueueUse { held_milli: of.held, fair_share_milli: of.fair_share.unwrap_or(0) });
-        queues.insert(report.queue, time.unwrap_or_default());
+        let mut time = QueueUse::default();
+        for of in report.resources {
+            match (of.resource, of.fair_share) {
+                (Resource::DeviceCore, share) => (time.held_milli, time.fair_share_milli) = (of.held, share),
+                (Resource::ModelCore(model), Some(fair_share_milli)) => {
+                    time.models.insert(model, ModelUse { held_milli: of.held, fair_share_milli });
+                }
+                _ => {}
+            }
+        }
+        queues.insert(report.queue, time);
     }
     Ok(Outcome {
         summary: Summary { placed, waiting: claims.len() - placed - withdrawn, gpus: GpuUse::of(cluster) },
@@ -210,7 +231,16 @@ impl Display for Summary {
 
 impl Display for QueueUse {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} gpu-core of a fair share of {}", Percent(self.held_milli), Percent(self.fair_share_milli))
+        let models = self.models.iter().map(|(model, of)| (format!(" of {model}"), of.held_milli, of.fair_share_milli));
+        let any_model = self.fair_share_milli.map(|share| (String::new(), self.held_milli, share));
+        let shares = any_model.into_iter().chain(models).map(|(of, held_milli, share_milli)| {
+            format!("{} gpu-core{of} of a fair share of {}", Percent(held_milli), Percent(share_milli))
+        });
+        match shares.collect::<Vec<_>>().join(", ") {
+            // Nothing is shared out.
+            shares if shares.is_empty() => write!(f, "{} gpu-core", Percent(self.held_milli)),
+            shares => f.write_str(&shares),
+        }
     }
 }
 

@@ -116,6 +116,16 @@ fn what_more_nodes_would_change_is_told() {
 }
 
 #[test]
+fn fair_shares_of_single_models_are_told() {
+    let folder = Folder::new("models");
+    let snapshot = folder.file("small.json", SMALL);
+    let text = printed(&["simulate", &snapshot, "--add-nodes", "a100-0=1"]);
+    let of_queue = text.lines().find(|line| line.starts_with("queue research:")).expect("its share changes");
+    assert!(of_queue.contains("gpu-core of A100 of a fair share of"), "{of_queue}");
+    assert!(!text.contains("fair share of 0.0 %"), "{text}");
+}
+
+#[test]
 fn what_comes_in_addition_is_placed_too() {
     let folder = Folder::new("add");
     let snapshot = folder.file("small.json", SMALL);
@@ -178,6 +188,10 @@ fn a_claim_that_waits_is_explained() {
     let text = printed(&["explain", &snapshot, "notebook"]);
     assert!(text.contains("none of 3 nodes may take it") && text.contains("H100"), "{text}");
     assert!(printed(&["explain", &snapshot, "shell"]).contains("runs on node"), "it is placed first");
+    let report = parsed(&printed(&["explain", &snapshot, "notebook", "--json"]));
+    assert_eq!((&report["claim"], &report["node"]), (&"notebook".into(), &Value::Null));
+    let first = report["reasons"][0].as_str().expect("it has a reason");
+    assert!(text.contains(first), "{report}");
     assert!(refused(&["explain", &snapshot, "nobody"]).contains("there is no claim \"nobody\""));
 }
 
