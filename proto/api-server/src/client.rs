@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::time::{Instant, sleep};
+use tower::BoxError;
+use tower::util::MapErrLayer;
 
 /// The longest wait for an answer, because kubelet waits for what depends on it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -61,7 +64,38 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
     // The caller repeats a failed request itself: kubelet, a loop, or a caller with [`Patience`]. The client's own
     // retries would keep kubelet waiting for minutes.
     config.default_retry = false;
-    Client::try_from(config).map_err(|source| ConnectError::Client(Box::new(source)))
+    client_with(config).map_err(|source| ConnectError::Client(Box::new(source)))
+}
+
+/// The API server cannot be reached.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server {server} cannot be reached: {}", first_cause(&**error))]
+struct Unreachable {
+    server: String,
+    error: BoxError,
+}
+
+/// The cause without a further cause: it says the most.
+fn first_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error)
+}
+
+/// A client with this configuration, whose errors name the server. No request is sent yet.
+///
+/// # Errors
+/// If the configuration cannot be used.
+pub fn client_with(config: Config) -> kube::Result<Client> {
+    let url = &config.cluster_url;
+    // Not the whole URL: it may have a password.
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let server = format!("{}://{}{port}", url.scheme_str().unwrap_or("https"), url.host().unwrap_or_default());
+    let named = move |error: BoxError| -> BoxError {
+        match error.downcast::<kube::Error>() {
+            Ok(error) => error,
+            Err(error) => Box::new(Unreachable { server: server.clone(), error }),
+        }
+    };
+    Ok(ClientBuilder::try_from(config)?.with_layer(&MapErrLayer::new(named)).build())
 }
 
 async fn from_file(path: &Path) -> Result<Config, kube::config::KubeconfigError> {
@@ -116,6 +150,7 @@ pub fn is_passing(error: &kube::Error) -> bool {
 pub fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        kube::Error::Service(error) if error.is::<Unreachable>() => error.to_string(),
         other => {
             let mut text = other.to_string();
             let mut source = std::error::Error::source(other);
@@ -218,5 +253,17 @@ mod tests {
         let client = connect(Some(file.path())).await.unwrap();
         assert!(Api::<Pod>::namespaced(client, "default").get("pod").await.is_err());
         assert_eq!(asked.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_cannot_be_reached_is_named() {
+        // Nothing listens there any more.
+        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let config = Config::new(format!("http://{address}").parse().unwrap());
+        let asked = Api::<Pod>::namespaced(client_with(config).unwrap(), "default").get("pod").await;
+        let error = asked.unwrap_err();
+        let said = message(&error);
+        assert!(said.starts_with(&format!("the API server http://{address} cannot be reached: ")), "{said}");
+        assert!(said.contains("Connection refused") && is_passing(&error), "{said}");
     }
 }

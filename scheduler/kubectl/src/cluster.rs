@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aliquot_api_server::{Client, message};
+use aliquot_api_server::{Client, client_with, message};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
@@ -35,8 +35,8 @@ impl Cluster {
             config.auth_info.impersonate_groups = Some(args.impersonate_groups.clone());
         }
         let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config);
-        let client = client.map_err(|error| Failure::new(format!("cannot use the kubeconfig: {}", message(&error))))?;
+        let client = client_with(config)
+            .map_err(|error| Failure::new(format!("cannot use the kubeconfig: {}", message(&error))))?;
         Ok(Cluster { client, namespace, system_namespace: args.system_namespace.clone() })
     }
 }
