@@ -28,6 +28,11 @@ pub(crate) use slices::{
 pub(crate) use trial::{DemoArgs, DemoWorkerArgs, DevArgs, LoadArgs};
 pub(crate) use users::{RoleWord, UserAddArgs, UserRemoveArgs, UserRights, UserSetArgs, UsersArgs, UsersCommand};
 
+/// The variable that names the node manager's socket.
+const SOCKET_VARIABLE: &str = "ALIQUOT_SOCKET";
+/// The variable that names the scheduler's socket, or a file of credentials.
+const SCHEDULER_VARIABLE: &str = "ALIQUOT_SCHEDULER";
+
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().effects(Effects::BOLD))
     .usage(AnsiColor::Green.on_default().effects(Effects::BOLD))
@@ -72,9 +77,7 @@ pub(crate) struct Cli {
     #[arg(
         long,
         global = true,
-        env = "ALIQUOT_SOCKET",
         value_name = "FILE",
-        hide_env = true,
         help_heading = "Global options",
         value_parser = OsStringValueParser::new().try_map(socket_path)
     )]
@@ -85,26 +88,55 @@ pub(crate) struct Cli {
     #[arg(
         long,
         global = true,
-        env = "ALIQUOT_SCHEDULER",
         value_name = "FILE",
-        hide_env = true,
         help_heading = "Global options",
         value_parser = OsStringValueParser::new().try_map(scheduler_path)
     )]
     pub(crate) scheduler: Option<PathBuf>,
     /// Give up if the node manager or the scheduler has not answered for this long [default: 5 for questions, 30 for changes]
-    #[arg(long, global = true, value_name = "SECONDS", help_heading = "Global options", value_parser = interval)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        help_heading = "Global options",
+        allow_negative_numbers = true,
+        value_parser = interval
+    )]
     pub(crate) timeout: Option<Duration>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// The socket of the node manager that is named, by the option or else by the variable.
+    ///
+    /// # Errors
+    /// A sentence, if the variable is empty.
+    pub(crate) fn named_socket(&mut self) -> Result<Option<PathBuf>, String> {
+        named(self.socket.take(), SOCKET_VARIABLE)
+    }
+
+    /// The same for the scheduler.
+    pub(crate) fn named_scheduler(&mut self) -> Result<Option<PathBuf>, String> {
+        named(self.scheduler.take(), SCHEDULER_VARIABLE)
+    }
+}
+
+/// The value of an option, or else of its variable. If clap read the variable, its messages about wrong command lines
+/// would show the option as one that must be given.
+fn named(option: Option<PathBuf>, variable: &str) -> Result<Option<PathBuf>, String> {
+    match option {
+        Some(path) => Ok(Some(path)),
+        None => std::env::var_os(variable).map(|path| path_or_unset(path, variable)).transpose(),
+    }
+}
+
 fn socket_path(path: OsString) -> Result<PathBuf, String> {
-    path_or_unset(path, "ALIQUOT_SOCKET")
+    path_or_unset(path, SOCKET_VARIABLE)
 }
 
 fn scheduler_path(path: OsString) -> Result<PathBuf, String> {
-    path_or_unset(path, "ALIQUOT_SCHEDULER")
+    path_or_unset(path, SCHEDULER_VARIABLE)
 }
 
 fn path_or_unset(path: OsString, variable: &str) -> Result<PathBuf, String> {

@@ -50,7 +50,7 @@ use aliquot_terminal::table;
 use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command};
-use error::{Result, exit};
+use error::{Failure, Result, exit};
 
 fn main() -> ExitCode {
     aliquot_manager::daemon::end_at_panics();
@@ -75,8 +75,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(cli: Cli) -> Result<ExitCode> {
-    let (socket, scheduler) = (cli.socket.as_deref(), cli.scheduler.as_deref());
+fn dispatch(mut cli: Cli) -> Result<ExitCode> {
+    let wrong = |why| Failure::new(why).exit(exit::USAGE);
+    let (socket, scheduler) = (cli.named_socket().map_err(wrong)?, cli.named_scheduler().map_err(wrong)?);
+    let (socket, scheduler) = (socket.as_deref(), scheduler.as_deref());
     match &cli.command {
         Command::Run(args) => return run::run(socket, args),
         Command::Exec(args) => {

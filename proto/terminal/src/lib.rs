@@ -4,5 +4,6 @@
 
 pub mod human;
 pub mod look;
+pub mod number;
 pub mod points;
 pub mod table;

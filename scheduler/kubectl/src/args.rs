@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use aliquot_dialects::quantity;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use aliquot_terminal::number::{at_least, from_to};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 /// Shows the use of a cluster's GPUs, and explains why a pod waits.
 #[derive(Debug, Parser)]
@@ -18,6 +19,7 @@ pub struct Cli {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Kubeconfig file that names the API server [default: $KUBECONFIG, else ~/.kube/config]
     #[arg(long, value_name = "FILE", global = true)]
@@ -103,21 +105,22 @@ pub(crate) struct SlicesArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("pods").args(["filename", "gpu_core"]).required(true).multiple(true)))]
 pub(crate) struct WhatIfArgs {
     /// Manifest of a pod, or of a workload that creates pods; - reads standard input
-    #[arg(short, long, value_name = "FILE", required_unless_present = "gpu_core")]
+    #[arg(short, long, value_name = "FILE")]
     pub(crate) filename: Option<PathBuf>,
     /// Share of each GPU's time, in percent; replaces the request of the manifest
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = from_to(1_u32..=100))]
     pub(crate) gpu_core: Option<u32>,
     /// Memory on each GPU, for example 8Gi [default: the same percentage as --gpu-core]
     #[arg(long, value_name = "AMOUNT", requires = "gpu_core")]
     pub(crate) gpu_memory: Option<Bytes>,
     /// Number of GPUs for each pod
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "gpu_core", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "gpu_core", allow_negative_numbers = true, value_parser = at_least(1_u16))]
     pub(crate) gpus: u16,
     /// Number of pods [default: 1, or the number of the manifest's workload]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = from_to(1_u32..=1000))]
     pub(crate) count: Option<u32>,
     /// Treat the pods as a gang: all start together or none does
     #[arg(long)]
@@ -204,6 +207,35 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    fn refused(arguments: &[&str]) -> String {
+        let parsed = Cli::try_parse_from([&["kubectl-aliquot"], arguments].concat());
+        parsed.expect_err("this cannot be asked").to_string()
+    }
+
+    #[test]
+    fn who_asks_what_if_without_pods_is_told_both_ways_to_name_them() {
+        let said = refused(&["what-if"]);
+        assert!(said.contains("--filename <FILE>|--gpu-core <PERCENT>"), "{said}");
+        assert!(Cli::try_parse_from(["kubectl-aliquot", "what-if", "-f", "pod.yaml", "--gpu-core", "30"]).is_ok());
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_told_which_can() {
+        let said = refused(&["what-if", "--gpu-core", "-1"]);
+        assert!(said.contains("write a number from 1 to 100"), "{said}");
+        let said = refused(&["what-if", "--gpu-core", "30", "--gpus", "0"]);
+        assert!(said.contains("write a whole number, 1 or more"), "{said}");
+    }
+
+    #[test]
+    fn options_of_all_commands_stand_apart() {
+        let mut command = <Cli as clap::CommandFactory>::command();
+        command.build();
+        let help = command.find_subcommand_mut("queues").expect("a command").render_long_help().to_string();
+        let (own, global) = help.split_once("Global options:").expect("a heading");
+        assert!(own.contains("--output") && global.contains("--kubeconfig"), "{help}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use aliquot_terminal::number::at_least;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
@@ -79,7 +80,7 @@ pub(crate) struct JobsArgs {
     #[arg(long, short, value_name = "QUEUE", add = ArgValueCompleter::new(queues))]
     pub(crate) queue: Option<String>,
     /// List at most N jobs
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1000, allow_negative_numbers = true, value_parser = at_least(1_u32))]
     pub(crate) count: u32,
     /// Print JSON, with exact figures
     #[arg(long)]
@@ -114,13 +115,13 @@ pub(crate) struct LogsArgs {
     #[arg(value_name = "JOB[.TASK]", add = ArgValueCompleter::new(jobs))]
     pub(crate) task: TaskId,
     /// Member of a gang
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    #[arg(long, value_name = "RANK", default_value_t = 0, allow_negative_numbers = true, value_parser = at_least(0_u32))]
     pub(crate) rank: u32,
     /// Continue with new output until the task has ended
     #[arg(long, short)]
     pub(crate) follow: bool,
     /// Print only the last N lines of the output so far [default: all]
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true, value_parser = at_least(1_u32))]
     pub(crate) lines: Option<u32>,
     /// Print JSON: one object for each line
     #[arg(long)]
@@ -140,7 +141,7 @@ pub(crate) struct AttachArgs {
     #[arg(value_name = "JOB[.TASK]", add = ArgValueCompleter::new(jobs))]
     pub(crate) task: TaskId,
     /// Member of a gang
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    #[arg(long, value_name = "RANK", default_value_t = 0, allow_negative_numbers = true, value_parser = at_least(0_u32))]
     pub(crate) rank: u32,
 }
 
@@ -163,7 +164,7 @@ pub(crate) struct PortForwardArgs {
     #[arg(value_name = "[LOCAL:]REMOTE", required = true)]
     pub(crate) ports: Vec<Ports>,
     /// Member of a gang
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    #[arg(long, value_name = "RANK", default_value_t = 0, allow_negative_numbers = true, value_parser = at_least(0_u32))]
     pub(crate) rank: u32,
 }
 
@@ -249,7 +250,7 @@ pub(crate) struct QueueSetArgs {
     #[arg(long, value_name = "DEVICES", allow_hyphen_values = true)]
     pub(crate) limit: Option<DeviceLimit>,
     /// Weight of the queue when devices beyond the quotas are divided
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least(1_u32))]
     pub(crate) weight: Option<u32>,
     /// The parent queue
     #[arg(long, value_name = "QUEUE", add = ArgValueCompleter::new(queues))]
@@ -341,7 +342,7 @@ pub(crate) struct TokenArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) valid: Option<Span>,
     /// Number of nodes that may join with the token [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least(1_u32))]
     pub(crate) uses: Option<u32>,
     /// Let the node take the name of a node that has joined before
     #[arg(long)]

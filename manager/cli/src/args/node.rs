@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aliquot_terminal::number::at_least;
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 
@@ -63,13 +64,13 @@ pub(crate) struct TopArgs {
     #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
     pub(crate) names: Vec<String>,
     /// Seconds between two updates
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", allow_negative_numbers = true, value_parser = interval)]
     pub(crate) interval: Duration,
     /// Print one table and exit
     #[arg(long, conflicts_with = "iterations")]
     pub(crate) once: bool,
     /// Print this many tables and exit
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true, value_parser = at_least(1_u64))]
     pub(crate) iterations: Option<u64>,
     /// Print JSON, with exact figures: one object per line at each interval
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
+use aliquot_terminal::number::{at_least, from_to};
 use clap::{ArgGroup, Args, Subcommand};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 
@@ -95,7 +96,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, short)]
     pub(crate) terminal: bool,
     /// Member of a gang [default: 0]
-    #[arg(long, value_name = "RANK")]
+    #[arg(long, value_name = "RANK", allow_negative_numbers = true, value_parser = at_least(0_u32))]
     pub(crate) rank: Option<u32>,
     /// Treat NAME as the name of a slice even if it is a number
     #[arg(long, conflicts_with_all = ["interactive", "terminal", "rank"])]
@@ -141,7 +142,7 @@ pub(crate) struct ShareArgs {
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
     /// Number of devices; the slice gets this share of each. The manager chooses devices with enough free capacity
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16), conflicts_with = "device")]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = from_to(1_u8..=16), conflicts_with = "device")]
     pub(crate) devices: u8,
     /// UUID of a device, or a unique prefix of it; may be given several times
     #[arg(long, value_name = "UUID", value_parser = device_uuid)]
@@ -245,8 +246,8 @@ pub(crate) struct SliceResizeArgs {
 
 /// Remove slices.
 ///
-/// While programs run in a slice, it is removed only with --force; these programs then get no more memory and no more
-/// device time. If one of several slices cannot be removed, the others still are.
+/// While processes use CUDA in a slice, it is removed only with --force; these processes then get no more memory and no
+/// more device time. If one of several slices cannot be removed, the others still are.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -256,7 +257,7 @@ pub(crate) struct SliceRmArgs {
     /// Names of the slices
     #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices), required = true)]
     pub(crate) names: Vec<String>,
-    /// Remove the slices also while programs run in them
+    /// Remove the slices also while processes use CUDA in them
     #[arg(long, short)]
     pub(crate) force: bool,
     /// Print JSON

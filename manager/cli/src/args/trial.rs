@@ -1,5 +1,6 @@
 //! The commands for trying Aliquot.
 
+use aliquot_terminal::number::from_to;
 use clap::Args;
 
 use crate::quantity::{CorePercent, Memory};
@@ -17,7 +18,7 @@ Examples:
   aliquot demo --simulated --json")]
 pub(crate) struct DemoArgs {
     /// How long to measure
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=600))]
+    #[arg(long, value_name = "N", default_value_t = 15, allow_negative_numbers = true, value_parser = from_to(3_u64..=600))]
     pub(crate) seconds: u64,
     /// Use the simulated GPU even if there is a real one
     #[arg(long)]
@@ -39,10 +40,10 @@ Examples:
   aliquot dev --nodes 4 --devices 8")]
 pub(crate) struct DevArgs {
     /// Number of nodes
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true, value_parser = from_to(1_u8..=16))]
     pub(crate) nodes: u8,
     /// Number of simulated GPUs of each node
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true, value_parser = from_to(1_u8..=8))]
     pub(crate) devices: u8,
 }
 
@@ -64,10 +65,10 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory: Option<Memory>,
     /// How long each kernel takes, in milliseconds
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = from_to(1_u64..=10_000))]
     pub(crate) kernel_ms: u64,
     /// End after this many seconds [default: with Ctrl-C]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_to(1_u64..=86_400))]
     pub(crate) seconds: Option<u64>,
 }
 

@@ -130,6 +130,30 @@ fn command_lines_that_are_wrong() {
 }
 
 #[test]
+fn numbers_that_are_not_allowed_are_told_which_are() {
+    for (args, words) in [
+        (&["slice", "create", "x", "--gpu-core", "30", "--devices", "-1"][..], "write a number from 1 to 16"),
+        (&["slice", "create", "x", "--gpu-core", "30", "--devices", "17"], "write a number from 1 to 16"),
+        (&["jobs", "-n", "-1"], "write a whole number, 1 or more"),
+        (&["logs", "7", "--rank", "-1"], "write a whole number, 0 or more"),
+        (&["demo", "--seconds", "-1"], "write a number from 3 to 600"),
+        (&["top", "--interval", "-1"], "write seconds from 0.1 to 3600"),
+        (&["ps", "--timeout", "-1"], "write seconds from 0.1 to 3600"),
+    ] {
+        let (code, text) = refused(args);
+        assert_eq!(code, Some(2), "{args:?}: {text}");
+        assert!(text.contains(words), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn variables_do_not_make_options_look_required() {
+    let variables = [("ALIQUOT_SOCKET", "/nowhere"), ("ALIQUOT_SCHEDULER", "/nowhere")];
+    let text = stderr(&output(aliquot(["slice", "create"]).envs(variables)));
+    assert!(text.contains("Usage: aliquot slice create") && !text.contains("--socket"), "{text}");
+}
+
+#[test]
 fn names_that_are_empty_or_endless() {
     let long = "a".repeat(300);
     for (args, words) in [
