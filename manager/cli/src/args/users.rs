@@ -89,7 +89,8 @@ pub(crate) struct UserAddArgs {
     /// Lifetime of the certificate [default: 90d]
     #[arg(long, value_name = "TIME")]
     pub(crate) valid: Option<Span>,
-    /// If a user of this name exists, replace the user's rights by those given here, and revoke the old certificate
+    /// If a user of this name exists, make another certificate and revoke the old one; rights that are not given here
+    /// stay
     #[arg(long)]
     pub(crate) replace: bool,
     /// Write the credentials into this new file; - for standard output [default: NAME-credentials.toml]

@@ -29,6 +29,11 @@ async fn known(client: &mut Client) -> Result<Vec<User>> {
     Ok(client.list_users(ListUsersRequest {}).await.map_err(failed)?.into_inner().users)
 }
 
+/// The user of other machines with this name.
+async fn find(client: &mut Client, name: &str) -> Result<Option<User>> {
+    Ok(known(client).await?.into_iter().find(|user| user.name == name && !user.is_local))
+}
+
 async fn list(client: &mut Client, as_json: bool) -> Result<()> {
     let users = known(client).await?;
     if as_json {
@@ -40,7 +45,12 @@ async fn list(client: &mut Client, as_json: bool) -> Result<()> {
 /// Adds a user, and writes the user's file of credentials.
 async fn add(client: &mut Client, args: &UserAddArgs) -> Result<()> {
     let name = args.name.as_str();
-    let user = User { name: name.to_owned(), ..given(&args.rights) };
+    let before = if args.replace { find(client, name).await? } else { None };
+    let user = match before {
+        // The scheduler takes no rights of a user whose rights are in its configuration.
+        Some(before) if !before.is_configured => changed(before, &args.rights, false),
+        _ => User { name: name.to_owned(), ..given(&args.rights) },
+    };
     let (key, certificate_request) = key_and_request()?;
     let request = AddUserRequest {
         user: Some(user),
@@ -119,11 +129,10 @@ fn of_answer(name: &str, key: &KeyPair, answer: &AddUserResponse) -> Credentials
 /// Changes the rights of a user that the options name. The certificate stays valid.
 async fn set(client: &mut Client, args: &UserSetArgs) -> Result<()> {
     let name = args.name.as_str();
-    let before = known(client).await?.into_iter().find(|user| user.name == name && !user.is_local);
-    let before = before.ok_or_else(|| {
+    let before = find(client, name).await?.ok_or_else(|| {
         Failure::new(format!("there is no user {name:?} on other machines")).hint("see them: aliquot users")
     })?;
-    let user = Some(changed(before, args));
+    let user = Some(changed(before, &args.rights, args.all_queues));
     let request = AddUserRequest { user, replace: true, ..AddUserRequest::default() };
     let user = client.add_user(request).await.map_err(failed)?.into_inner().user.unwrap_or_default();
     if args.json {
@@ -132,13 +141,13 @@ async fn set(client: &mut Client, args: &UserSetArgs) -> Result<()> {
     output::print(&format!("{}\n", printable(&user.name)))
 }
 
-fn changed(before: User, args: &UserSetArgs) -> User {
-    let given = given(&args.rights);
-    let role = if args.rights.role.is_some() { given.role } else { before.role };
+/// The user with the rights that are given. Rights that are not given stay.
+fn changed(before: User, rights: &UserRights, all_queues: bool) -> User {
+    let given = given(rights);
+    let role = if rights.role.is_some() { given.role } else { before.role };
     let queues = match given.queues.as_slice() {
         // Users of other roles have no list of queues.
-        _ if role != i32::from(Role::User) => Vec::new(),
-        [] if args.all_queues => Vec::new(),
+        [] if all_queues || role != i32::from(Role::User) => Vec::new(),
         [] => before.queues,
         _ => given.queues,
     };
@@ -198,12 +207,12 @@ fn text(users: &[User], look: Look, now_unix_ms: u64) -> String {
     }
     let mut table = Table::new([
         ("USER", Align::Left),
-        ("OF", Align::Left),
+        ("FROM", Align::Left),
         ("ROLE", Align::Left),
         ("QUEUES", Align::Left),
         ("RUNS AS", Align::Left),
         ("CERTIFICATE UNTIL", Align::Left),
-        ("SAID BY", Align::Left),
+        ("SET BY", Align::Left),
     ]);
     for user in users {
         let queues = match (user.role(), user.queues.as_slice()) {
@@ -223,7 +232,7 @@ fn text(users: &[User], look: Look, now_unix_ms: u64) -> String {
         };
         table.row([
             user.name.clone(),
-            if user.is_local { "this machine" } else { "others" }.to_owned(),
+            if user.is_local { "this machine" } else { "other machines" }.to_owned(),
             role_word(user).to_owned(),
             queues,
             runs_as.to_owned(),
@@ -255,10 +264,10 @@ mod tests {
         viewer.set_role(Role::Viewer);
         assert_eq!(
             text(&[local, ada(), viewer], Look::PLAIN, 5),
-            "USER  OF            ROLE    QUEUES  RUNS AS  CERTIFICATE UNTIL  SAID BY\n\
-             bob   this machine  user    all     itself   -                  scheduler.toml\n\
-             ada   others        user    team-a  ada      -                  users add\n\
-             eve   others        viewer  -       -        ended              users add\n"
+            "USER  FROM            ROLE    QUEUES  RUNS AS  CERTIFICATE UNTIL  SET BY\n\
+             bob   this machine    user    all     itself   -                  scheduler.toml\n\
+             ada   other machines  user    team-a  ada      -                  users add\n\
+             eve   other machines  viewer  -       -        ended              users add\n"
         );
         assert!(text(&[], Look::PLAIN, 0).contains("aliquot users add"));
     }
@@ -266,14 +275,14 @@ mod tests {
     #[test]
     fn only_what_is_said_changes() {
         let rights = || UserRights { role: None, queue: Vec::new(), runs_as: None };
-        let set = |rights: UserRights, all_queues| {
-            let args = UserSetArgs { name: "ada".parse().unwrap(), rights, all_queues, json: false };
-            changed(User { expires_unix_ms: 7, ..ada() }, &args)
-        };
+        let set = |rights: UserRights, all_queues| changed(User { expires_unix_ms: 7, ..ada() }, &rights, all_queues);
         assert_eq!(set(rights(), false), ada());
         assert_eq!(set(rights(), true), User { queues: Vec::new(), ..ada() });
         let viewer = set(UserRights { role: Some(RoleWord::Viewer), ..rights() }, false);
         assert_eq!((viewer.role(), viewer.queues), (Role::Viewer, Vec::new()));
+        // The scheduler refuses this; nothing that is said is left out.
+        let with_queue = UserRights { role: Some(RoleWord::Viewer), queue: vec!["b".parse().unwrap()], ..rights() };
+        assert_eq!(set(with_queue, false).queues, ["b"]);
         let other = UserRights { queue: vec!["b".parse().unwrap()], runs_as: Some("bob".parse().unwrap()), ..rights() };
         assert_eq!(set(other, false), User { queues: vec!["b".to_owned()], runs_as: "bob".to_owned(), ..ada() });
     }

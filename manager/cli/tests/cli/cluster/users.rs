@@ -45,6 +45,29 @@ fn a_user_who_is_not_added_leaves_no_file() {
 }
 
 #[test]
+fn another_certificate_leaves_rights_that_are_not_named() {
+    let mut user = User { name: "ada".into(), queues: vec!["a".into()], runs_as: "ada".into(), ..User::default() };
+    user.set_role(Role::User);
+    let mut configured = User { name: "bob".into(), is_configured: true, ..User::default() };
+    configured.set_role(Role::Viewer);
+    let scheduler = Played::new(Scene { users: vec![user.clone(), configured], ..Scene::default() });
+    for (name, options, wanted) in [
+        ("ada", &[][..], user.clone()),
+        ("ada", &["--as", "eve"][..], User { runs_as: "eve".into(), ..user.clone() }),
+        // Whose rights are in the configuration: none may be sent.
+        ("bob", &[][..], User { name: "bob".into(), ..User::default() }),
+        ("new", &[][..], User { name: "new".into(), ..User::default() }),
+    ] {
+        let added = output(scheduler.aliquot(&["users", "add", name, "--replace", "-o", "-"]).args(options));
+        assert!(stdout(&added).contains("BEGIN CERTIFICATE"), "{}", stderr(&added));
+        let asked = scheduler.asked();
+        let Some(Asked::AddUser(request)) = asked.last() else { panic!("{asked:?}") };
+        assert_eq!(request.user, Some(wanted), "{name} {options:?}");
+        assert!(request.replace && request.certificate_request.contains("BEGIN CERTIFICATE REQUEST"));
+    }
+}
+
+#[test]
 fn users_are_listed_changed_and_removed() {
     let mut user = User { name: "ada".into(), queues: vec!["a".into()], runs_as: "ada".into(), ..User::default() };
     user.set_role(Role::User);
