@@ -1,6 +1,7 @@
 //! `aliquot run`: runs a command in a slice of its own.
 
 mod launch;
+mod marks;
 mod status;
 mod supervise;
 
@@ -24,6 +25,7 @@ use crate::error::{Failure, Result, exit};
 use crate::quantity::HostMemory;
 use crate::simulated::SimulatedGpu;
 use crate::{parts, priority, user, visible};
+use marks::Marks;
 
 /// Runs the command, and returns its exit status.
 pub(crate) fn run(socket: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
@@ -35,6 +37,12 @@ pub(crate) fn run(socket: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
     let slice = OwnSlice::create(&runtime, manager.socket(), args)?;
     if let Some(signal) = supervisor.end_asked_for()? {
         return Ok(status::of_signal(signal));
+    }
+    // A simulated GPU is this run's alone.
+    let devices = slice.slice.parts.iter().map(|part| part.device_uuid.as_str());
+    let marks = (manager.embedded.is_some() && simulated.is_none()).then(|| Marks::set(devices));
+    if let Some(warning) = marks.as_ref().and_then(Marks::warning) {
+        eprintln!("warning: {warning}");
     }
     let environment = simulated.iter().flat_map(SimulatedGpu::environment).chain(manager.environment());
     let command = command_in(&slice.slice, &slice.node, &args.command[0], &args.command[1..], environment)?;
