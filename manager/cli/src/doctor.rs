@@ -21,7 +21,7 @@ pub(crate) use shim::probe;
 
 use crate::args::DoctorArgs;
 use crate::error::{Result, exit};
-use crate::output;
+use crate::{output, simulated};
 use driver::Gpus;
 use finding::{Finding, Status};
 use manager::Manager;
@@ -43,7 +43,7 @@ pub(crate) fn doctor(socket: Option<&Path>, args: &DoctorArgs) -> Result<ExitCod
             "healthy": !fails(&findings),
             "findings": findings.iter().map(Finding::json).collect::<Vec<_>>(),
         }))?,
-        false => output::print(&text(&findings, gpus, output::stdout_has_colours()))?,
+        false => output::print(&text(&findings, gpus, simulated::is_to_be_had(), output::stdout_has_colours()))?,
     }
     Ok(if fails(&findings) { exit::FAILED.into() } else { ExitCode::SUCCESS })
 }
@@ -57,7 +57,8 @@ fn fails(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.status == Status::Fail)
 }
 
-fn text(findings: &[Finding], gpus: Gpus, colours: bool) -> String {
+/// The findings for people. `can_simulate`: whether commands can use a simulated GPU.
+fn text(findings: &[Finding], gpus: Gpus, can_simulate: bool, colours: bool) -> String {
     let mut text = String::new();
     let width = findings.iter().map(|finding| finding.what.chars().count()).max().unwrap_or(0);
     for finding in findings {
@@ -72,6 +73,10 @@ fn text(findings: &[Finding], gpus: Gpus, colours: bool) -> String {
     match gpus {
         Gpus::Real => {}
         Gpus::Simulated => text.push_str("This is a simulated GPU.\n"),
+        Gpus::None if !can_simulate => text.push_str(
+            "This machine has no NVIDIA GPU. Everything can be tried on a simulated one: run `aliquot demo` from a \
+             checkout, or install the simulated GPU's libraries (manager/README.md).\n",
+        ),
         Gpus::None => {
             text.push_str("This machine has no NVIDIA GPU. Everything can be tried on a simulated one:\n");
             text.push_str("  aliquot demo\n  aliquot run --simulated --gpu-core 30 --gpu-memory 4GiB -- CMD\n");
@@ -92,7 +97,7 @@ mod tests {
             Finding::warn("MPS", "runs", "stop it"),
         ];
         assert_eq!(
-            text(&findings, Gpus::Real, false),
+            text(&findings, Gpus::Real, true, false),
             "ok    glibc  2.36\n\
              FAIL  shim   cannot be loaded\n             \
                           → remount it\n\
@@ -105,9 +110,11 @@ mod tests {
     #[test]
     fn a_machine_without_a_gpu_is_shown_the_way() {
         let findings = driver::findings_without_gpu("dlopen failed");
-        let nothing = text(&findings, Gpus::None, false);
-        assert!(nothing.contains("aliquot demo") && !nothing.contains("FAIL"), "{nothing}");
-        let simulated = text(&[Finding::ok("GPU 0", "Simulated GPU")], Gpus::Simulated, false);
+        let nothing = text(&findings, Gpus::None, true, false);
+        assert!(nothing.contains("  aliquot demo\n") && !nothing.contains("FAIL"), "{nothing}");
+        let missing = text(&findings, Gpus::None, false, false);
+        assert!(missing.contains("from a checkout") && !missing.contains("  aliquot demo\n"), "{missing}");
+        let simulated = text(&[Finding::ok("GPU 0", "Simulated GPU")], Gpus::Simulated, true, false);
         assert!(simulated.contains("simulated GPU") && !simulated.contains("has no NVIDIA GPU"), "{simulated}");
     }
 }

@@ -7,7 +7,7 @@ use aliquot_proto::node::v1::{Device, Node, Part};
 use crate::args::ShareArgs;
 use crate::error::{Failure, Result, exit};
 use crate::quantity::{CorePercent, Memory};
-use crate::visible;
+use crate::{simulated, visible};
 
 /// The parts of the slice that `share` requests on `node`. If it names no devices, they are chosen from those that
 /// `shown`, a value of `CUDA_VISIBLE_DEVICES`, shows.
@@ -71,8 +71,10 @@ fn check_limit(core: Option<CorePercent>, limit: Option<CorePercent>) -> Result<
 
 /// The failure for a node without devices.
 pub(crate) fn no_devices() -> Failure {
-    Failure::new("this node has no GPU that the manager can see")
-        .hint("see: aliquot doctor; to try it without a GPU: aliquot demo, or aliquot run --simulated …")
+    Failure::new("this node has no GPU that the manager can see").hint(match simulated::is_to_be_had() {
+        true => "see: aliquot doctor; to try it without a GPU: aliquot demo, or aliquot run --simulated …",
+        false => "see: aliquot doctor",
+    })
 }
 
 /// `memory` in bytes on `device`, or on any device of `node`; 0 if nothing is requested.

@@ -104,19 +104,38 @@ fn set_own_variable(name: &str, value: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The directory of the two libraries. Builds them if possible.
-fn libraries() -> Result<PathBuf> {
+/// Whether the two libraries are there or can be built.
+pub(crate) fn is_to_be_had() -> bool {
+    exe_dir().is_ok_and(|exe_dir| {
+        candidates(&exe_dir).iter().any(|dir| is_complete(dir)) || Checkout::of(&exe_dir).is_some()
+    })
+}
+
+fn exe_dir() -> Result<PathBuf> {
     let exe =
         env::current_exe().map_err(|error| Failure::new(format!("cannot find the path of this program: {error}")))?;
-    let exe_dir = exe.parent().unwrap_or(Path::new("/")).to_owned();
-    let candidates = [exe_dir.clone(), exe_dir.join("../lib/aliquot")];
-    let complete = |dir: &PathBuf| [CUDA_LIBRARY, NVML_LIBRARY].iter().all(|library| dir.join(library).is_file());
-    if let Some(found) = candidates.iter().find(|dir| complete(dir)) {
+    Ok(exe.parent().unwrap_or(Path::new("/")).to_owned())
+}
+
+/// Where the two libraries are looked for.
+fn candidates(exe_dir: &Path) -> [PathBuf; 2] {
+    [exe_dir.to_owned(), exe_dir.join("../lib/aliquot")]
+}
+
+fn is_complete(dir: &Path) -> bool {
+    [CUDA_LIBRARY, NVML_LIBRARY].iter().all(|library| dir.join(library).is_file())
+}
+
+/// The directory of the two libraries. Builds them if possible.
+fn libraries() -> Result<PathBuf> {
+    let exe_dir = exe_dir()?;
+    let candidates = candidates(&exe_dir);
+    if let Some(found) = candidates.iter().find(|dir| is_complete(dir)) {
         return Ok(found.clone());
     }
     if let Some(checkout) = Checkout::of(&exe_dir) {
         checkout.build("the simulated GPU", &PACKAGES)?;
-        if complete(&exe_dir) {
+        if is_complete(&exe_dir) {
             return Ok(exe_dir);
         }
     }
