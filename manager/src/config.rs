@@ -216,6 +216,9 @@ impl Config {
         if cluster.is_some() && file.kubernetes.is_some() {
             return Err(ConfigError::ClusterAndKubernetes);
         }
+        if file.kubernetes.is_none() && flags.kubernetes_flags.has_any() {
+            return Err(ConfigError::ReportsWithoutKubernetes);
+        }
         let kubernetes = file
             .kubernetes
             .map(|settings| settings.completed(flags.kubernetes_flags, &runtime_dir, &state_dir, cdi_dir.is_some()));
@@ -351,6 +354,18 @@ mod tests {
             let error = Config::from_settings(Settings::default(), parse(text).unwrap(), defaults()).unwrap_err();
             assert!(error.to_string().contains(key), "{error}");
         }
+    }
+
+    #[test]
+    fn flags_that_cannot_work_are_refused() {
+        let mut flags = Settings { kubernetes_flags: KubernetesFlags::to("a:1"), ..Settings::default() };
+        let error = Config::from_settings(flags.clone(), Settings::default(), defaults()).unwrap_err().to_string();
+        assert!(error.contains("--reports-to") && error.contains("[kubernetes]"), "{error}");
+        assert!(Config::from_settings(flags.clone(), parse("[kubernetes]\nmode = 'dra'").unwrap(), defaults()).is_ok());
+        flags.kubernetes_flags = KubernetesFlags::default();
+        let file = parse("[cluster]\nscheduler = 'head:1'\ntoken = 'x'").unwrap();
+        let error = Config::from_settings(flags, file, defaults()).unwrap_err().to_string();
+        assert!(error.contains("\"x\"") && error.contains("aliquot token"), "{error}");
     }
 
     #[test]

@@ -86,6 +86,11 @@ impl Token {
     }
 }
 
+/// Whether a text has the form of a join token.
+pub(crate) fn is_token(text: &str) -> bool {
+    Token::parse(text).is_ok()
+}
+
 /// When a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Validity {

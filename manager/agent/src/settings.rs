@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::identity::is_token;
+
 /// The table `[cluster]` of the manager's configuration, as a person writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -107,6 +109,12 @@ pub enum SettingsError {
     /// The address has no port, or is not an address.
     #[error("cluster.scheduler names {0:?}, which is not of the form HOST:PORT; several are separated by commas")]
     Address(String),
+    /// The join token does not have the form of one. Only its beginning is told, as it may be a damaged secret.
+    #[error(
+        "cluster.token (--join) begins with {0:?}, and is no whole join token: these begin with alq1.; copy the whole of it, \
+         or make another one with: aliquot token"
+    )]
+    Token(String),
     /// A node cannot have this name.
     #[error(
         "cluster.node_name is {0:?}: a node's name has lower-case letters, digits, '-' and '.', and at most 63 of them; \
@@ -196,7 +204,10 @@ impl Settings {
             return Err(SettingsError::NodeName(node_name));
         }
         let source = match (self.certificate.clone(), self.key.clone(), self.authority.clone()) {
-            (None, None, None) => Source::Joined { token: self.token.clone() },
+            (None, None, None) => match self.token.clone() {
+                Some(token) if !is_token(&token) => return Err(SettingsError::Token(token.chars().take(6).collect())),
+                token => Source::Joined { token },
+            },
             (Some(certificate), Some(key), Some(authority)) => Source::Own(
                 absolute("certificate", certificate)?,
                 absolute("key", key)?,
@@ -253,9 +264,13 @@ mod tests {
 
     #[test]
     fn two_lines_are_enough() {
-        let config = completed("scheduler = 'head:7460'\ntoken = 't'").unwrap();
+        let config =
+            completed("scheduler = 'head:7460'\ntoken = 'alq1.eyJzZWNyZXQiOiJzIiwiYXV0aG9yaXR5IjoiUEVNIn0'").unwrap();
         assert_eq!((config.node_name.as_str(), config.state_dir), ("host-1", PathBuf::from("/s/cluster")));
-        assert_eq!(config.source, Source::Joined { token: Some("t".into()) });
+        assert_eq!(
+            config.source,
+            Source::Joined { token: Some("alq1.eyJzZWNyZXQiOiJzIiwiYXV0aG9yaXR5IjoiUEVNIn0".into()) }
+        );
     }
 
     #[test]
@@ -269,6 +284,9 @@ mod tests {
         }
         let wrong = |line: &str| completed(&format!("scheduler = 'head:1'\n{line}")).unwrap_err().to_string();
         assert!(wrong("node_name = 'A_b'").contains("--node-name"));
+        for token in ["", "x", "alq1.", "alq1.!"] {
+            assert!(wrong(&format!("token = '{token}'")).contains("aliquot token"), "{token}");
+        }
         assert!(wrong("key = '/k'").contains("cluster.authority"));
         assert!(wrong("key = '/k'\ncertificate = 'c'\nauthority = '/a'").contains("absolute"));
         for mount in ["data", "/", "/a,b", "/a/../b"] {

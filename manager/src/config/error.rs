@@ -84,6 +84,11 @@ pub enum ConfigError {
         /// The value as it stands there.
         text: String,
     },
+    /// Reports are a part of Kubernetes.
+    #[error(
+        "--reports-to is given, and there is no table [kubernetes] in the configuration: add the table, or leave the flag out"
+    )]
+    ReportsWithoutKubernetes,
     /// The table `[kubernetes.device_plugin]` is wrong.
     #[error("kubernetes.{0}")]
     DevicePlugin(#[source] DevicePluginError),

@@ -105,6 +105,18 @@ pub struct KubernetesFlags {
     reports_to: Option<String>,
 }
 
+impl KubernetesFlags {
+    /// Whether a flag is given.
+    pub(super) fn has_any(&self) -> bool {
+        self.reports_to.is_some()
+    }
+
+    #[cfg(test)]
+    pub(super) fn to(address: &str) -> Self {
+        Self { reports_to: Some(address.to_owned()) }
+    }
+}
+
 fn default_kubelet_dir() -> PathBuf {
     "/var/lib/kubelet".into()
 }
