@@ -63,7 +63,9 @@ pub enum OpenError {
     },
     /// Another manager uses a directory.
     #[error(
-        "another manager uses {}{}; stop it, or give this one directories of its own (--runtime-dir, --state-dir)",
+        "another manager uses {}{}; stop it; to join a cluster, write `scheduler` and `token` into [cluster] of its \
+         configuration and restart it; only a manager of other devices may have directories of its own (--runtime-dir, \
+         --state-dir): two managers of a device give out more than it has",
         path.display(), holder.as_ref().map(|holder| format!(": {holder}")).unwrap_or_default()
     )]
     Locked {

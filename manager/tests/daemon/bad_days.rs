@@ -35,6 +35,7 @@ fn a_second_manager_is_refused_and_the_first_goes_on() {
     let second = Daemon::start(node.config.clone()).map(drop).unwrap_err().to_string();
     // It is refused at once, and the message names the first manager.
     assert!(second.contains("another manager uses"), "{second}");
+    assert!(second.contains("[cluster]") && second.contains("a manager of other devices"), "{second}");
     assert!(second.contains(&format!("process {} (", std::process::id())), "{second}");
     // The same for a manager with other directories, but the same socket or state directory.
     let elsewhere = tempfile::tempdir().unwrap();
