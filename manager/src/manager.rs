@@ -42,10 +42,7 @@ use crate::measure;
 use crate::mps::{Mps, MpsError};
 use crate::periodic::Periodic;
 use crate::region::files::{CreateRegionError, RegionDirs};
-use crate::size::Bytes;
-use crate::slices::{
-    CreateError, CreateRequest, Part, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices,
-};
+use crate::slices::{CreateError, CreateRequest, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices};
 use crate::time_sharing::TimeSharing;
 
 mod adoption;
@@ -55,6 +52,7 @@ mod locks;
 mod plan;
 mod publishing;
 mod recovery;
+mod words;
 
 use books::{Books, Change, Ongoing};
 use execution::Execution;
@@ -328,7 +326,7 @@ impl Manager {
         self.carry_out(&ongoing)?;
         let view = self.view_of(ongoing.change());
         info!(slice = view.slice.name, %id, "made a slice");
-        let what = format!("was made with {}", has(&view.slice));
+        let what = format!("was made with {}", words::has(&view.slice));
         self.events.record(Event::of(Kind::SliceMade, what).of_slice(&view.slice.name));
         Ok(view)
     }
@@ -360,7 +358,10 @@ impl Manager {
         let circumstances = self.carry_out(&ongoing)?;
         let mut view = self.view_of(ongoing.change());
         info!(slice = name, "changed a slice");
-        let what = format!("was changed to {}", has(&view.slice));
+        let what = match ongoing.change() {
+            Change::Resize { before, after } => format!("was changed: {}", words::changes(before, after)),
+            _ => "was changed".to_owned(),
+        };
         self.events.record(Event::of(Kind::SliceChanged, what).of_slice(name));
         if circumstances.has_new_client && view.processes > 0 {
             view.warnings.push(format!(
@@ -520,20 +521,6 @@ impl Manager {
         self.sampler.stop();
         self.devices.stop();
     }
-}
-
-/// The parts of a slice, in words.
-fn has(slice: &Slice) -> String {
-    let of_part = |part: &Part| {
-        format!(
-            "{} to {} % and {} of {}",
-            part.core_request_percent,
-            part.core_limit_percent,
-            Bytes(part.memory_limit_bytes),
-            part.device
-        )
-    };
-    slice.parts.iter().map(of_part).collect::<Vec<_>>().join(", ")
 }
 
 /// A random id. Ids must be unguessable: a process whose mounts show an id counts as one of that slice.

@@ -57,7 +57,7 @@ fn the_events_of_a_slice_are_in_order() {
     assert_eq!(all.iter().filter(|event| event.kind() == Kind::DeviceFound).count(), 2);
     assert!(all.iter().map(|event| event.sequence).eq(1..=all.len() as u64), "{all:?}");
     let changed = all.iter().find(|event| event.kind() == Kind::SliceChanged).unwrap();
-    assert!(changed.message.contains("40 to 40 % and 1 GiB"), "{changed:?}");
+    assert!(changed.message.contains("was changed: share 30 % → 40 % of GPU-"), "{changed:?}");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn events_are_listed() {
     for kind in ["slice_made", "slice_changed", "process_attached", "slice_removed"] {
         assert!(of_other.contains(&kind), "{kind}: {text}");
     }
-    assert!(lines.lines().next().unwrap().contains("slice_made        other: was made with 20 to 20 %"), "{text}");
+    assert!(lines.lines().next().unwrap().contains("slice_made        other: was made with 20 %"), "{text}");
     let followed = lines.lines().last().unwrap();
     assert!(followed.contains("slice_made"), "{text}");
 }
