@@ -70,7 +70,7 @@ pub enum PartError {
     },
     /// Too little of the device's time is left.
     #[error(
-        "gpu-core {asked} does not fit on device {device}: {free} percent are not given out; ask for less, or remove or resize a slice"
+        "gpu-core {asked} does not fit on device {device}: only {free} percent are free; ask for less, or remove or resize a slice"
     )]
     CoreRoom {
         /// The UUID of the device.
@@ -81,7 +81,7 @@ pub enum PartError {
         free: u32,
     },
     /// Too little of the device's memory is left.
-    #[error("gpu-memory {} does not fit on device {device}: {} are not given out; ask for less, or remove or resize a slice", Bytes(*.asked), Bytes(*.free))]
+    #[error("gpu-memory {} does not fit on device {device}: only {} are free; ask for less, or remove or resize a slice", Bytes(*.asked), Bytes(*.free))]
     MemoryRoom {
         /// The UUID of the device.
         device: DeviceUuid,

@@ -145,7 +145,7 @@ fn invalid_requests_are_refused_with_a_code_a_value_and_a_remedy() {
     refused(node.create("A", vec![part(1, GIB)]), Code::InvalidArgument, "\"A\" is not valid");
     refused(node.create("c", vec![part(0, GIB)]), Code::InvalidArgument, "gpu-core is 0");
     refused(node.create("c", vec![part(10, 90 * GIB)]), Code::InvalidArgument, "gpu-memory is 90 GiB");
-    refused(node.create("c", vec![part(50, GIB)]), Code::ResourceExhausted, "40 percent are not given out");
+    refused(node.create("c", vec![part(50, GIB)]), Code::ResourceExhausted, "only 40 percent are free");
     refused(node.create("c", vec![]), Code::InvalidArgument, "0 devices");
     let unknown = proto::Part { device_uuid: "GPU-1".into(), ..part(1, 0) };
     refused(node.create("c", vec![unknown]), Code::NotFound, "no device GPU-1");

@@ -96,7 +96,7 @@ fn of_secret(secret: &Secret) -> Value {
 
 fn text(secrets: &[Secret], look: Look, now_unix_ms: u64) -> String {
     if secrets.is_empty() {
-        return "No secrets. Keep one: aliquot secrets set NAME --from-file FILE\n".to_owned();
+        return "No secrets. Store one: aliquot secrets set NAME --from-file FILE\n".to_owned();
     }
     let mut table = Table::new([
         ("SECRET", Align::Left),
