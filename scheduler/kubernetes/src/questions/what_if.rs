@@ -149,7 +149,7 @@ impl Trial {
             pod: None,
             changes: explanation
                 .iter()
-                .flat_map(|explanation| changes_worth_saying(explanation))
+                .flat_map(changes_worth_saying)
                 // The imagined pods end only in the imagination.
                 .filter(|change| !matches!(change, Change::WaitFor { claim, .. } if self.ours.contains(claim)))
                 .map(ToString::to_string)
