@@ -11,7 +11,7 @@ use crate::process::{self, Part, Process};
 use crate::sys;
 use aliquot_abi::ledger::{self, Identity};
 use aliquot_abi::region::{AttachMessage, DEVICES_MAX, HEARTBEAT_STALE_NS, NO_SLOT, SLOTS_MAX, end_of_next_look};
-use aliquot_abi::rounding::MOVING_BYTES_MIN;
+use aliquot_abi::rounding::{self, MOVING_BYTES_MIN};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -76,6 +76,10 @@ pub(crate) fn overhead_was_less(
         // There would be no room without any overhead.
         return false;
     }
+    if process.queued_frees.load(Ordering::Relaxed) != 0 {
+        // A stream may have got to such a free since the last look. Then there is less overhead than that look found.
+        rounding::note_overhead(books, 1);
+    }
     let looks = || part.limits.memory_looks.load(Ordering::Acquire);
     for _ in 0..LOOKS_MAX {
         // The order matters: the limit below includes the findings of every look that is known here.
@@ -105,7 +109,8 @@ pub(crate) fn overhead_was_less(
 /// Has the manager look if it may not have seen everything. Returns whether it has looked.
 #[cold]
 pub(crate) fn has_looked_again(process: &'static Process, account: usize) -> bool {
-    process.part_of_account(account).is_some_and(|part| !part.unseen().is_nothing() && part.await_look())
+    let Some(part) = process.part_of_account(account) else { return false };
+    (process.queued_frees.load(Ordering::Relaxed) != 0 || !part.unseen().is_nothing()) && part.await_look()
 }
 
 /// Called before a refusal. Repeats `attempt` while the ledger holds memory of ended processes. Returns whether it has

@@ -248,6 +248,15 @@ impl Charge {
         self.refund();
     }
 
+    /// As [`becomes_overhead`](Self::becomes_overhead), until the driver takes the memory back at a time that nothing
+    /// tells.
+    fn free_is_queued(self) {
+        if let Some(process) = Process::if_attached() {
+            process.queued_frees.store(1, Ordering::Relaxed);
+        }
+        self.becomes_overhead();
+    }
+
     /// The account, if it is a device's.
     #[inline]
     fn device_account(self) -> Option<&'static Account> {
@@ -336,24 +345,31 @@ fn charged_with(
 #[inline(never)]
 pub(crate) fn freed(key: Key, call: &dyn Call<CUresult>) -> CUresult {
     gate::about_to_wait();
-    freed_in_order(key, call)
+    freed_with(key, call, Charge::freed)
 }
 
-/// As [`freed`], for a call that only queues the free in a stream.
+/// As [`freed`], for a call that only queues the free in a stream. The driver keeps memory that is charged on its own
+/// until the stream gets there.
 #[inline(never)]
 pub(crate) fn freed_in_order(key: Key, call: &dyn Call<CUresult>) -> CUresult {
-    freed_inline(key, || call.make())
+    freed_with(key, call, Charge::free_is_queued)
 }
 
-/// As [`freed_in_order`], inlined for the kind of memory that programs free most often.
+#[inline(never)]
+fn freed_with(key: Key, call: &dyn Call<CUresult>, end: fn(Charge)) -> CUresult {
+    freed_inline(key, || call.make(), end)
+}
+
+/// Makes the call that frees `key`, and ends its charge by `end` if the call succeeds. Inlined for the kind of memory
+/// that programs free most often.
 #[inline]
-fn freed_inline(key: Key, call: impl Fn() -> CUresult) -> CUresult {
+fn freed_inline(key: Key, call: impl Fn() -> CUresult, end: impl FnOnce(Charge)) -> CUresult {
     // Removed first: once the driver has freed the address, it may give it to another thread.
     let Some(charge) = allocations::forget(key) else { return pools::freed(key, &call) };
     let _moving = Charge::moving(charge.account, charge.bytes);
     let result = call();
     if result.is_ok() || !allocations::remember(key, charge) {
-        charge.freed_inline();
+        end(charge);
     }
     result
 }
@@ -516,7 +532,7 @@ pub(crate) unsafe fn free<A: Address>(
     });
     if A::IS_OF_TODAY {
         gate::about_to_wait_inline();
-        freed_inline(key, call)
+        freed_inline(key, call, Charge::freed_inline)
     } else {
         freed(key, &call)
     }

@@ -77,6 +77,8 @@ pub(crate) struct Process {
     unmarked: AtomicU32,
     /// Not zero once there was a stream for which the legacy default stream is a barrier.
     blocking: AtomicU32,
+    /// Not zero once a free was queued in a stream of memory that is charged on its own.
+    pub(crate) queued_frees: AtomicU32,
     polls: Polls,
     flights: [Flight; DEVICES_MAX],
     pub(crate) pools: Pools,

@@ -238,7 +238,7 @@ static void give_back(void) {
         break;
     default:
         /* During a capture only in the capturing stream; otherwise the free would happen at an unknown time. */
-        CALL(cuMemFreeAsync, H(CUdeviceptr, rarely(4) ? LINEAR : pooled), capturing ? capturing : stream());
+        CALL(cuMemFreeAsync, H(CUdeviceptr, rarely(4) ? below(POOLED) : pooled), capturing ? capturing : stream());
         settled();
     }
 }

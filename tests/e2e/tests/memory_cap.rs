@@ -444,6 +444,19 @@ fn memory_of_a_module_counts_as_soon_as_it_is_loaded() {
     outcome.assert_said("50 MiB: 2\n40 MiB: 0\n");
 }
 
+/// The driver keeps memory until the stream gets to its free. The first look finds it, and no look comes between the
+/// stream's end and the next request.
+#[test]
+fn memory_that_a_stream_is_yet_to_free_counts_until_then() {
+    let gpu = SimulatedGpu::exact();
+    let node = Node::start(&gpu);
+    let slice = node.slice("queued", 50, 64 * MIB);
+    let outcome = run(slice.preload_into(&mut HostProgram::linked(&gpu, "frees_in_stream").on(&gpu))).success();
+    let kind = |kind| format!("{kind}: 8 pieces, then 2\nfreed, and all in one: 0\n");
+    outcome.assert_said(&format!("{}{}", kind("linear"), kind("managed")));
+    assert_eq!(gpu.machine().device_use(0).memory_peak_bytes, 64 * MIB);
+}
+
 /// Threads that first use the primary context at the same time share it, so its room in the slice is needed once.
 #[test]
 fn threads_that_begin_together_need_room_for_one_context() {

@@ -38,6 +38,8 @@ pub(crate) enum Use {
     Linear = 1,
     /// `cuMemAllocManaged`.
     Managed,
+    /// Memory of either kind whose free is queued on a stream.
+    Freeing,
     /// A CUDA array.
     Array,
     /// Stream-ordered memory.
@@ -57,7 +59,7 @@ pub(crate) enum Use {
 impl Use {
     /// Whether such an extent belongs to a context and ends with it.
     pub(crate) fn is_of_context(self) -> bool {
-        matches!(self, Use::Linear | Use::Managed | Use::Array | Use::Global)
+        matches!(self, Use::Linear | Use::Managed | Use::Freeing | Use::Array | Use::Global)
     }
 }
 

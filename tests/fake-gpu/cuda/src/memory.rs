@@ -56,6 +56,13 @@ pub(crate) fn give_back(address: u64, uses: &[Use]) -> Done {
     Ok(())
 }
 
+/// Marks linear or managed memory as about to be freed, so that it cannot be freed again. Then
+/// [`give_back`] frees it as [`Use::Freeing`].
+pub(crate) fn begin_free(device: &Device, address: u64) -> bool {
+    let turn = |from| device.arena.turn(address, from, Use::Freeing);
+    turn(Use::Linear).or_else(|| turn(Use::Managed)).is_some()
+}
+
 /// The device in whose range an address lies.
 pub(crate) fn device_of(address: u64) -> Option<&'static Device> {
     initialised().devices.iter().find(|device| device.arena.contains(address))

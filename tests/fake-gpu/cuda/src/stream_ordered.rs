@@ -3,12 +3,13 @@
 use aliquot_abi::cuda::{CUdeviceptr, CUmemoryPool, CUresult, CUstream, NullStream};
 
 use crate::Done;
+use crate::arena::Use;
 use crate::caller::{not_null, put};
 use crate::capture::{self, Issue};
 use crate::graph_memory;
 use crate::graph_nodes::NodeKind;
 use crate::imported::{self, Origin};
-use crate::memory::device_of;
+use crate::memory::{self, device_of};
 use crate::pool_settings::current_pool;
 use crate::pools::{self, Pool, pool};
 use crate::queue::{self, Work};
@@ -70,9 +71,14 @@ fn free_in_stream(stream: &'static Stream, address: u64) -> Done {
         return Ok(());
     }
     let device = device_of(address).ok_or(CUresult::INVALID_VALUE)?;
-    let extent = pools::begin_free(device, address)?;
-    let owed = pools::announce_free(&extent, stream.id);
-    let effect = Box::new(move || pools::end_free(device, &extent, &owed));
+    let effect: Box<dyn FnOnce() + Send> = if memory::begin_free(device, address) {
+        // It is gone already if its context has ended meanwhile.
+        Box::new(move || _ = memory::give_back(address, &[Use::Freeing]))
+    } else {
+        let extent = pools::begin_free(device, address)?;
+        let owed = pools::announce_free(&extent, stream.id);
+        Box::new(move || pools::end_free(device, &extent, &owed))
+    };
     queue::submit(stream, Work::Task { duration_ns: 0, effect: Some(effect) }, false);
     Ok(())
 }

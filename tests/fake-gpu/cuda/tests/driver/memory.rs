@@ -110,6 +110,27 @@ fn physical_memory_lives_as_long_as_handles_and_mappings() {
 }
 
 #[test]
+fn a_stream_frees_memory_of_any_kind_when_it_gets_there() {
+    alone("memory::a_stream_frees_memory_of_any_kind_when_it_gets_there", SMALL, || {
+        const PIECE: usize = 2 << 20;
+        let driver = Driver::with_context();
+        let stream = driver.stream(1);
+        let (linear, mut managed) = (driver.alloc(PIECE), 0);
+        driver.cuMemAllocManaged(&mut managed, PIECE, 1).ok();
+        let held = driver.hold(stream);
+        for (address, left) in [(linear, 2 * PIECE), (managed, 2 * PIECE)] {
+            driver.cuMemFreeAsync(address + 512, stream).is(CUresult::INVALID_VALUE);
+            driver.cuMemFreeAsync(address, stream).ok();
+            driver.cuMemFreeAsync(address, stream).is(CUresult::INVALID_VALUE);
+            assert_eq!(driver.used(), left);
+        }
+        held.release();
+        driver.cuStreamSynchronize(stream).ok();
+        assert_eq!(driver.used(), 0);
+    });
+}
+
+#[test]
 fn pools_keep_what_is_freed_until_a_synchronisation() {
     alone("memory::pools_keep_what_is_freed_until_a_synchronisation", SMALL, || {
         const PIECE: usize = 2 << 20;
