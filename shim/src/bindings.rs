@@ -1,11 +1,12 @@
 //! Physical memory that is bound to something other than an address: to tiles of sparse arrays, or to parts of
 //! multicast objects.
 //!
-//! A binding holds the memory as a mapping does. A binding to a multicast object ends when it is unbound. All bindings
-//! to an array end when the array is destroyed, even if single tiles were unmapped before: the shim does not track
-//! single tiles. A binding that finds no free entry in the table never ends. In each of these cases the memory is
-//! charged for too long rather than too short a time.
+//! A binding holds the memory as a mapping does. A binding to a multicast object ends when it is unbound, and when a
+//! handle of the object is released. All bindings to an array end when the array is destroyed, even if single tiles
+//! were unmapped before: the shim does not track single tiles. A binding that finds no free entry in the table never
+//! ends. In each of these cases the memory is counted for too long rather than too short a time.
 
+use crate::allocations::Charge;
 use crate::call::Call;
 use crate::hooks::types;
 use crate::process::Process;
@@ -60,23 +61,34 @@ fn is_bound(object: u64, record: u32) -> bool {
     BINDINGS.iter().any(same)
 }
 
-/// Ends the bindings of `object` whose places `ends` selects.
-fn unbind(object: u64, ends: &dyn Fn(u64) -> bool) {
+/// Ends the bindings of `object` whose places `ends` selects. `end` ends the charge of memory that nothing holds then.
+fn unbind(object: u64, ends: &dyn Fn(u64) -> bool, end: fn(Charge)) {
     for binding in &BINDINGS {
         if binding.object.load(Ordering::Relaxed) == object
             && ends(binding.place.load(Ordering::Relaxed))
             && let Some(record) = binding.record.swap(0, Ordering::AcqRel).checked_sub(1)
         {
             binding.object.store(0, Ordering::Release);
-            vmm::let_go(record);
+            vmm::let_go(record, end);
         }
     }
 }
 
 /// An array was destroyed, and with it all bindings to it.
 pub(crate) fn array_gone(array: *mut c_void) {
+    unbind_all(array.addr() as u64, Charge::refund);
+}
+
+/// A handle was released that leads to no memory of this process, perhaps the last one of a multicast object. The object
+/// lives on if it has another handle or is mapped. So what was bound to it is overhead until a look that comes later.
+pub(crate) fn object_released(object: u64) {
+    unbind_all(object, Charge::becomes_overhead);
+}
+
+#[inline(never)]
+fn unbind_all(object: u64, end: fn(Charge)) {
     if IN_USE.load(Ordering::Relaxed) != 0 {
-        unbind(array.addr() as u64, &|_| true);
+        unbind(object, &|_| true, end);
     }
 }
 
@@ -198,7 +210,7 @@ pub(crate) unsafe fn multicast_unbind(
         && let Some(part) = Process::if_attached().and_then(|process| process.part(device))
     {
         let first = place_of(part.index, offset as u64);
-        unbind(object, &|place| place.wrapping_sub(first) < bytes as u64);
+        unbind(object, &|place| place.wrapping_sub(first) < bytes as u64, Charge::refund);
     }
     result
 }

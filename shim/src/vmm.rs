@@ -10,6 +10,7 @@
 
 use crate::allocations::{Charge, Mapping};
 use crate::arena::Arena;
+use crate::bindings;
 use crate::hooks::{real, types};
 use crate::memory::{Grant, Payer};
 use crate::radix::Radix;
@@ -125,14 +126,14 @@ impl Records {
         record.holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Removes a holder. With the last one, refunds the memory.
+    /// Removes a holder. With the last one, ends the memory's charge by `end`.
     #[inline(never)]
-    fn drop(&self, index: u32, kind: u64) {
+    fn drop(&self, index: u32, kind: u64, end: fn(Charge)) {
         let Some(record) = self.get(index) else { return };
         if record.holders.fetch_sub(kind, Ordering::AcqRel) == kind {
             let word = record.charge.load(Ordering::Relaxed);
             self.put_free(index, record);
-            Charge { account: (word >> 56) as usize, bytes: word & BYTES_MASK }.refund();
+            end(Charge { account: (word >> 56) as usize, bytes: word & BYTES_MASK });
         }
     }
 }
@@ -201,7 +202,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        RECORDS.drop(self.record, self.kind);
+        RECORDS.drop(self.record, self.kind, Charge::refund);
     }
 }
 
@@ -217,9 +218,9 @@ pub(crate) fn hold_mapped(address: u64) -> Option<Held> {
     Held::new(record_at(address)?, MAPPING)
 }
 
-/// Ends a hold on record `record` that counts as a mapping.
-pub(crate) fn let_go(record: u32) {
-    RECORDS.drop(record, MAPPING);
+/// Ends a hold on record `record` that counts as a mapping. If it is the last one, ends the memory's charge by `end`.
+pub(crate) fn let_go(record: u32, end: fn(Charge)) {
+    RECORDS.drop(record, MAPPING, end);
 }
 
 /// The payer for physical memory at `location`.
@@ -260,7 +261,7 @@ pub(crate) unsafe fn vmm_create(
     match RECORDS.make(charge) {
         // SAFETY: the call has written the handle.
         Some(index) if add_handle(unsafe { *handle }, index) => {}
-        Some(index) => RECORDS.drop(index, HANDLE),
+        Some(index) => RECORDS.drop(index, HANDLE, Charge::refund),
         None => charge.refund(),
     }
     result
@@ -272,10 +273,10 @@ pub(crate) unsafe fn vmm_release(_: NullStream, real: types::cuMemRelease, handl
     let index = take_handle(handle);
     // SAFETY: the host's call.
     let result = unsafe { real(handle) };
-    if let Some(index) = index
-        && (result.is_ok() || !add_handle(handle, index))
-    {
-        RECORDS.drop(index, HANDLE);
+    match index {
+        Some(index) if result.is_ok() || !add_handle(handle, index) => RECORDS.drop(index, HANDLE, Charge::refund),
+        None if result.is_ok() => bindings::object_released(handle),
+        _ => {}
     }
     result
 }
@@ -369,5 +370,5 @@ pub(crate) unsafe fn vmm_unmap(_: NullStream, real: types::cuMemUnmap, address: 
 
 /// Ends the hold of a mapping that is no longer remembered.
 pub(crate) fn unmapped(mapping: Mapping) {
-    let_go(mapping.record);
+    let_go(mapping.record, Charge::refund);
 }

@@ -66,6 +66,12 @@ static void to_a_multicast_object(void) {
     show("the first one unbound");
     REQUIRE(cuMulticastUnbind(object, 0, 2 * PIECE, PIECE));
     show("both unbound");
+    memory = create(0, 0);
+    REQUIRE(cuMulticastBindMem(object, 0, memory, 0, PIECE, 0));
+    REQUIRE(cuMemRelease(memory));
+    show("bound again");
+    REQUIRE(cuMemRelease(object));
+    show("the object released");
 }
 
 static void by_an_import(void) {
