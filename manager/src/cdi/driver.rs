@@ -1,6 +1,6 @@
 //! The parts of the host's driver that a container needs: device nodes, libraries and programs. They are the same that
 //! NVIDIA's runtime gives for the capabilities *compute* and *utility*, without the programs that only a node's
-//! administrator needs.
+//! administrator needs, and without OpenCL, which the shim does not limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use crate::slices::Slice;
 
 /// The driver's libraries, without the suffix `.so.` and a number or the driver's version. Two are only in old drivers:
 /// `fatbinaryloader` and `compiler`. `nvvm70` is for programs of CUDA 11, since R575.
-const LIBRARIES: [&str; 15] = [
+const LIBRARIES: [&str; 14] = [
     "libcuda",
     "libcudadebugger",
     "libnvidia-allocator",
@@ -23,7 +23,6 @@ const LIBRARIES: [&str; 15] = [
     "libnvidia-ml",
     "libnvidia-nvvm",
     "libnvidia-nvvm70",
-    "libnvidia-opencl",
     "libnvidia-pkcs11",
     "libnvidia-pkcs11-openssl3",
     "libnvidia-ptxjitcompiler",
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_compute_library_of_the_driver_is_found_in_any_version() {
+    fn the_libraries_that_the_shim_limits_are_found_in_any_version() {
         let dir = tempfile::tempdir().unwrap();
         let entry = |name: &str| {
             let path = dir.path().join(name);
@@ -223,7 +222,7 @@ mod tests {
             "libnvidia-nvvm70.so.4",
             "libnvidia-pkcs11-openssl3.so.580.1",
         ];
-        let others = ["libnvidia-glcore.so.580.1", "libcudart.so.13", "libcuda.so"];
+        let others = ["libnvidia-glcore.so.580.1", "libnvidia-opencl.so.1", "libcudart.so.13", "libcuda.so"];
         let cache: BTreeMap<String, PathBuf> = names.into_iter().chain(others).map(entry).collect();
         let found = libraries(&DriverRoot::default(), &cache);
         let found: BTreeSet<&str> = found.iter().filter_map(|(_, place)| place.file_name()?.to_str()).collect();
