@@ -38,6 +38,13 @@ struct Record {
 const HANDLE: u64 = 1 << 32;
 const MAPPING: u64 = 1;
 
+impl Record {
+    fn charge(&self) -> Charge {
+        let word = self.charge.load(Ordering::Relaxed);
+        Charge { account: (word >> 56) as usize, bytes: word & BYTES_MASK }
+    }
+}
+
 const RECORDS_PER_CHUNK: usize = 1 << 16;
 const CHUNKS: usize = 1 << 10;
 
@@ -131,9 +138,9 @@ impl Records {
     fn drop(&self, index: u32, kind: u64, end: fn(Charge)) {
         let Some(record) = self.get(index) else { return };
         if record.holders.fetch_sub(kind, Ordering::AcqRel) == kind {
-            let word = record.charge.load(Ordering::Relaxed);
+            let charge = record.charge();
             self.put_free(index, record);
-            end(Charge { account: (word >> 56) as usize, bytes: word & BYTES_MASK });
+            end(charge);
         }
     }
 }
@@ -191,7 +198,7 @@ impl Held {
 
     /// Number of the account that the memory is charged to.
     pub(crate) fn account(&self) -> usize {
-        RECORDS.get(self.record).map_or(0, |record| (record.charge.load(Ordering::Relaxed) >> 56) as usize)
+        RECORDS.get(self.record).map_or(0, |record| record.charge().account)
     }
 
     /// Makes the hold permanent: it is recorded elsewhere, and ended there.
@@ -271,6 +278,10 @@ pub(crate) unsafe fn vmm_create(
 pub(crate) unsafe fn vmm_release(_: NullStream, real: types::cuMemRelease, handle: u64) -> CUresult {
     // Removed first: the driver may give the same number to another piece as soon as this one has no handle.
     let index = take_handle(handle);
+    let _moving = index.and_then(|index| RECORDS.get(index)).map(|record| {
+        let Charge { account, bytes } = record.charge();
+        Charge::moving(account, bytes)
+    });
     // SAFETY: the host's call.
     let result = unsafe { real(handle) };
     match index {
@@ -362,6 +373,8 @@ pub(crate) unsafe fn vmm_map(
 pub(crate) unsafe fn vmm_unmap(_: NullStream, real: types::cuMemUnmap, address: CUdeviceptr, bytes: usize) -> CUresult {
     // Marked first: another thread may map other memory there as soon as the driver has answered.
     Mapping::begin_unmapping(address, bytes as u64);
+    let record = Mapping::at(address).and_then(|mapping| RECORDS.get(mapping.record));
+    let _moving = record.map(|record| Charge::moving(record.charge().account, bytes as u64));
     // SAFETY: the host's call.
     let result = unsafe { real(address, bytes) };
     Mapping::finish_unmapping(address, bytes as u64, result.is_ok(), unmapped);

@@ -359,6 +359,28 @@ fn no_request_is_refused_for_what_no_look_has_seen() {
     });
 }
 
+/// A look while the driver takes memory back may find the memory gone but still in the ledger, where it hides as much
+/// overhead. So the bytes are marked.
+#[test]
+fn memory_that_the_driver_takes_back_is_marked_meanwhile() {
+    let gpu = SimulatedGpu::new();
+    let driver = FrontDriver::new(&gpu, "driver_that_frees_late");
+    let region = Region::new(&gpu, 64 * MIB);
+    let moving_bytes = || {
+        let parts = region.ledger().slots.iter().map(|slot| &slot.devices[0]);
+        parts.map(|part| part.moving_bytes.load(Ordering::Acquire)).sum::<u64>()
+    };
+    let mut command = HostProgram::linked(&gpu, "frees").on(&gpu);
+    let mut process = Process::start(region.preload_into(driver.show_to(&mut command)));
+    for call in ["cuMemFree_v2", "cuMemUnmap", "cuMemRelease"] {
+        process.wait_for(&format!("{call}\n"));
+        assert_eq!(moving_bytes(), 32 * MIB, "{call}");
+        process.signal(Signal::USR1);
+    }
+    process.wait().success().assert_said("cuMemFree_v2\ncuMemUnmap\ncuMemRelease\ndone\n");
+    assert_eq!((moving_bytes(), region.used_bytes(0)), (0, 0));
+}
+
 /// A pool takes larger pieces than it needs, and rows are longer than requested. When the charge is corrected, the
 /// manager may have to look first. It finds memory that the driver has given already.
 #[test]
