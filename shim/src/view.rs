@@ -12,7 +12,7 @@ mod utilisation;
 
 pub(crate) use accounting::{accounting, accounting_list, accounting_mode};
 pub(crate) use memory::{attributes, bar1_memory_info, mem_info, memory_info, memory_info_v2, total_mem};
-pub(crate) use processes::{compute_processes, no_processes, process_details};
+pub(crate) use processes::{compute_processes, compute_processes_v3, no_processes, process_details};
 pub(crate) use utilisation::{dynamic_pstates, process_utilization, processes_utilization, samples, utilization_rates};
 
 use crate::hooks::real;
@@ -118,12 +118,18 @@ impl<'a, T> Listing<'a, T> {
         Listing { count, array, room }
     }
 
-    fn push(&mut self, item: T) {
-        if *self.count < self.room {
-            // SAFETY: within the array, as the caller of `begin` vouched.
-            unsafe { self.array.wrapping_add(*self.count as usize).write(item) };
-        }
+    /// The place of the next element; `None` if there is no room for it.
+    fn next(&mut self) -> Option<usize> {
+        let place = *self.count;
         *self.count += 1;
+        (place < self.room).then_some(place as usize)
+    }
+
+    fn push(&mut self, item: T) {
+        if let Some(place) = self.next() {
+            // SAFETY: within the array, as the caller of `begin` vouched.
+            unsafe { self.array.wrapping_add(place).write(item) };
+        }
     }
 
     /// The result that NVML returns with such a list.

@@ -333,7 +333,7 @@ macro_rules! nvml_api {
             // Processes
             view compute_processes: nvmlDeviceGetComputeRunningProcesses(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
             view compute_processes: nvmlDeviceGetComputeRunningProcesses_v2(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
-            view compute_processes: nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
+            view compute_processes_v3: nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
             view no_processes: nvmlDeviceGetGraphicsRunningProcesses(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
             view no_processes: nvmlDeviceGetGraphicsRunningProcesses_v2(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);
             view no_processes: nvmlDeviceGetGraphicsRunningProcesses_v3(device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_t);

@@ -3,6 +3,7 @@
 use super::{Listing, Share, Sight, is_answered};
 use crate::hooks::{real, types};
 use crate::sys;
+use aliquot_abi::cuda::c_void;
 use aliquot_abi::ledger::{self, Identity};
 use aliquot_abi::nvml::{
     NVML_PROCESS_DETAIL_LIST_V1, NVML_PROCESS_MODE_ALL, NVML_PROCESS_MODE_COMPUTE, c_uint, nvmlDevice_t,
@@ -105,13 +106,51 @@ impl Instances {
 /// An NVML function that lists processes.
 type List<T> = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut T) -> nvmlReturn_t;
 
-/// Answers a query for processes by `list`.
-unsafe fn list_processes<T>(
-    real: List<T>,
+/// As [`List<T>`], without the elements' type: the code below is needed once for all types.
+fn untyped<T>(list: List<T>) -> List<c_void> {
+    // SAFETY: the two types differ only in what the last pointer points to.
+    unsafe { core::mem::transmute::<List<T>, List<c_void>>(list) }
+}
+
+/// Writes the entry of a process at a place of an array.
+type Write = unsafe fn(*mut c_void, usize, &OwnProcess, Instances);
+
+/// As [`Write`], for an array of `T`.
+unsafe fn write<T: Entry>(array: *mut c_void, place: usize, process: &OwnProcess, instances: Instances) {
+    // SAFETY: the caller vouches that the array has this place.
+    unsafe { array.cast::<T>().wrapping_add(place).write(T::new(process, instances)) };
+}
+
+/// Lists the container's processes.
+///
+/// # Safety
+/// `array` must be null or valid for `*count` elements of the type that `write` writes.
+#[inline(never)]
+unsafe fn list_own(
+    share: &Share,
+    device: nvmlDevice_t,
+    count: &mut c_uint,
+    array: *mut c_void,
+    write: Write,
+) -> nvmlReturn_t {
+    // SAFETY: vouched for by the caller.
+    let (instances, mut list) = (Instances::of(device), unsafe { Listing::begin(count, array) });
+    for_each_own_process(share, &mut |process| {
+        if let Some(place) = list.next() {
+            // SAFETY: there is room for this place.
+            unsafe { write(array, place, process, instances) };
+        }
+    });
+    list.result()
+}
+
+/// Answers a query for processes: by [`list_own`] with this `write`, or by an empty list.
+unsafe fn list_processes(
+    real: List<c_void>,
     device: nvmlDevice_t,
     count: *mut c_uint,
-    infos: *mut T,
-    list: impl FnOnce(&Share, &mut c_uint) -> nvmlReturn_t,
+    infos: *mut c_void,
+    write: Option<Write>,
 ) -> nvmlReturn_t {
     let sight = Sight::of(device);
     // SAFETY: a pointer that is not null is the host's count.
@@ -125,9 +164,10 @@ unsafe fn list_processes<T>(
     if !is_answered(answer) {
         return answer;
     }
-    match sight {
-        Sight::Part(share) => list(&share, count),
-        Sight::Whole | Sight::Nothing => {
+    match (sight, write) {
+        // SAFETY: the host's array, and the count that belongs to it.
+        (Sight::Part(share), Some(write)) => unsafe { list_own(&share, device, count, infos, write) },
+        _ => {
             *count = 0;
             nvmlReturn_t::SUCCESS
         }
@@ -141,14 +181,23 @@ pub(crate) unsafe fn compute_processes<T: Entry>(
     count: *mut c_uint,
     infos: *mut T,
 ) -> nvmlReturn_t {
-    // SAFETY: the host's pointers; `list` gets the count that belongs to the array.
-    unsafe {
-        list_processes(real, device, count, infos, |share, count| {
-            let (instances, mut list) = (Instances::of(device), Listing::begin(count, infos));
-            for_each_own_process(share, &mut |process| list.push(T::new(process, instances)));
-            list.result()
-        })
-    }
+    // SAFETY: the host's pointers, and the array's type.
+    unsafe { list_processes(untyped(real), device, count, infos.cast(), Some(write::<T>)) }
+}
+
+/// `nvmlDeviceGetComputeRunningProcesses_v3`. The first drivers of R535 (535.43 to 535.86) have longer elements here,
+/// like those of `nvmlDeviceGetRunningProcessDetailList`, which they do not have yet.
+pub(crate) unsafe fn compute_processes_v3(
+    real: List<nvmlProcessInfo_t>,
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_t,
+) -> nvmlReturn_t {
+    let knows_protected_memory = real!(nvmlDeviceGetConfComputeMemSizeInfo).is_some();
+    let is_long = knows_protected_memory && real!(nvmlDeviceGetRunningProcessDetailList).is_none();
+    let write = if is_long { write::<nvmlProcessDetail_v1_t> } else { write::<nvmlProcessInfo_t> };
+    // SAFETY: the host's pointers, and the array's type.
+    unsafe { list_processes(untyped(real), device, count, infos.cast(), Some(write)) }
 }
 
 /// `nvmlDeviceGetGraphicsRunningProcesses`, `nvmlDeviceGetMPSComputeRunningProcesses` and the sessions of codecs:
@@ -160,12 +209,7 @@ pub(crate) unsafe fn no_processes<T>(
     infos: *mut T,
 ) -> nvmlReturn_t {
     // SAFETY: the host's pointers.
-    unsafe {
-        list_processes(real, device, count, infos, |_, count| {
-            *count = 0;
-            nvmlReturn_t::SUCCESS
-        })
-    }
+    unsafe { list_processes(untyped(real), device, count, infos.cast(), None) }
 }
 
 /// `nvmlDeviceGetRunningProcessDetailList`.
@@ -195,11 +239,9 @@ pub(crate) unsafe fn process_details(
     }
     match sight {
         Sight::Part(share) if matches!(list.mode, NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL) => {
-            let instances = Instances::of(device);
+            let write = write::<nvmlProcessDetail_v1_t>;
             // SAFETY: the host's array and its room.
-            let mut list = unsafe { Listing::begin(&mut list.num_proc_array_entries, list.proc_array) };
-            for_each_own_process(&share, &mut |process| list.push(Entry::new(process, instances)));
-            list.result()
+            unsafe { list_own(&share, device, &mut list.num_proc_array_entries, list.proc_array.cast(), write) }
         }
         _ => {
             list.num_proc_array_entries = 0;

@@ -1,5 +1,6 @@
 //! A container's view of its devices shows the slice and its own processes only, and is the same in every interface.
 
+use std::fs;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
@@ -158,6 +159,53 @@ print("after the end:", library.nvmlDeviceGetComputeRunningProcesses_v3(device, 
     let promised = |outcome: &Outcome| outcome.stdout.replace("and 3 filled 2\n", "and 3 filled 0\n");
     assert_eq!(promised(&inside), promised(&outside));
     drop(own);
+}
+
+/// Replaces the machine's NVML by one that does not have the function `name`.
+fn hide_function(gpu: &SimulatedGpu, name: &str) {
+    let mut library = fs::read(gpu.nvml_library()).unwrap();
+    let places: Vec<usize> =
+        (0..library.len()).filter(|&place| library[place..].starts_with(name.as_bytes())).collect();
+    assert!(!places.is_empty(), "there is no {name}");
+    for place in places {
+        library[place] = b'_';
+    }
+    fs::remove_file(gpu.nvml_library()).unwrap();
+    fs::write(gpu.nvml_library(), library).unwrap();
+}
+
+/// The drivers from 535.43 to 535.86 have longer elements. They know protected memory, but not yet the list of details.
+#[test]
+fn entries_are_as_long_as_the_first_drivers_of_r535_make_them() {
+    let gpu = SimulatedGpu::new();
+    hide_function(&gpu, "nvmlDeviceGetRunningProcessDetailList");
+    let region = Region::new(&gpu, 4 * GIB);
+    let own = [MIB, 2 * MIB].map(|bytes| {
+        holder(&gpu, bytes, |command| {
+            region.preload_into(command);
+        })
+    });
+    let source = format!(
+        "{SHOW}{}",
+        r#"
+import ctypes
+library = ctypes.CDLL("libnvidia-ml.so.1")
+
+class Long(c_nvmlProcessInfo_v2_t):
+    _fields_ = [("protected", ctypes.c_ulonglong)]
+
+def ask(name, kind):
+    infos, count = (kind * 2)(), ctypes.c_uint(2)
+    result = getattr(library, name)(device, ctypes.byref(count), infos)
+    print(result, sorted((info.usedGpuMemory, info.pid) for info in infos))
+
+ask("nvmlDeviceGetComputeRunningProcesses_v2", c_nvmlProcessInfo_v2_t)
+ask("nvmlDeviceGetComputeRunningProcesses_v3", Long)
+"#
+    );
+    let inside = run(region.preload_into(&mut PythonEnvironment::get().program(&gpu, &source))).success();
+    let line = format!("0 [({MIB}, {}), ({}, {})]\n", own[0].id(), 2 * MIB, own[1].id());
+    inside.assert_said(&line.repeat(2));
 }
 
 #[test]
