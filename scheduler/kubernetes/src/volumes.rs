@@ -40,23 +40,28 @@ async fn ask_for_one(claims: &Api<PersistentVolumeClaim>, unmade: &Unmade, node:
         let patch = json!({"metadata": {
             "uid": uid, "resourceVersion": resource_version, "annotations": {SELECTED_NODE: node},
         }});
-        let failed = match claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        match claims.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
             Ok(written) => return Ok(written.metadata.resource_version.unwrap_or_default()),
-            Err(error) => error,
-        };
-        if !is_conflict(&failed) {
-            return Err(message(&failed));
+            Err(error) if is_refusal(&error) => return Err(message(&error)),
+            // Something else of the claim has changed, such as a finalizer, or the answer was lost.
+            Err(_) => {}
         }
-        // Something else of the claim has changed, such as a finalizer.
-        let found = claims.get(name).await.map_err(|error| message(&error))?;
-        let selected = found.metadata.annotations.as_ref().and_then(|annotations| annotations.get(SELECTED_NODE));
-        if found.metadata.uid.as_ref() != Some(uid) {
+        let found = claims.get(name).await.map_err(|error| message(&error))?.metadata;
+        if found.uid.as_ref() != Some(uid) {
             return Err("it was deleted, and there is another one of its name".to_owned());
         }
-        if let Some(other) = selected.filter(|selected| *selected != node) {
-            return Err(format!("its volume is made on node {other}"));
+        resource_version = found.resource_version.unwrap_or_default();
+        match found.annotations.and_then(|mut annotations| annotations.remove(SELECTED_NODE)) {
+            Some(selected) if selected == node => return Ok(resource_version),
+            Some(other) => return Err(format!("its volume is made on node {other}")),
+            None => {}
         }
-        resource_version = found.metadata.resource_version.unwrap_or_default();
     }
     Err("the claim changes all the time".to_owned())
+}
+
+/// Whether the API server will never do what it was asked for.
+fn is_refusal(error: &kube::Error) -> bool {
+    let is_final = |code: u16| (400..500).contains(&code) && code != 408;
+    !is_conflict(error) && matches!(error, kube::Error::Api(status) if is_final(status.code))
 }

@@ -40,11 +40,14 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     cluster.node_with_elastic_gpus("n", 1);
     cluster.device_classes();
     cluster.node_with_driver("m", &["H100", "H100"]);
-    let (first_of_e, first_of_f) = (AtomicBool::new(true), AtomicBool::new(true));
-    cluster.server().set_fault(move |_, path| match path {
+    let (first_of_e, first_of_f, first_of_data) = (AtomicBool::new(true), AtomicBool::new(true), AtomicBool::new(true));
+    cluster.server().set_fault(move |method, path| match path {
         _ if path.ends_with("/a/binding") => Fault::AnswerLost,
         _ if path.ends_with("/e/binding") && first_of_e.swap(false, Ordering::SeqCst) => Fault::Refused,
         _ if path.ends_with("/f/binding") && first_of_f.swap(false, Ordering::SeqCst) => Fault::Refused,
+        _ if method == "PATCH" && path.ends_with("/data") && first_of_data.swap(false, Ordering::SeqCst) => {
+            Fault::AnswerLost
+        }
         _ => Fault::None,
     });
     let scheduler = cluster.scheduler();
