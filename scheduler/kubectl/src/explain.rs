@@ -17,6 +17,7 @@ use crate::args::{ExplainArgs, Format};
 use crate::cluster::{Cluster, cannot};
 use crate::document::document;
 use crate::failure::Failure;
+use crate::holdings::{self, Holding};
 use crate::{Printed, leader, quota};
 
 /// The reasons of those events that tell why a pod waits or was removed.
@@ -80,6 +81,17 @@ pub(crate) async fn explain(cluster: &Cluster, args: &ExplainArgs, look: Look) -
         return printed(&gone, args.output.output, notes, look);
     };
     let mut found = Explanation { pod: full_name, events, ..of_pod(&pod) };
+    let has_claims = pod.spec.as_ref().and_then(|spec| spec.resource_claims.as_ref()).is_some();
+    if found.node.is_some() && has_claims {
+        match holdings::read(cluster, false).await {
+            Ok(objects) => {
+                let own = objects.holdings.iter().filter(|of| of.pod == name);
+                found.parts.extend(own.filter_map(by_claim));
+                notes.extend(objects.notes);
+            }
+            Err(error) => notes.push(format!("the parts of claims are not known: {error}")),
+        }
+    }
     let path = format!("/v1/pods/{}/{name}", cluster.namespace);
     match leader::ask::<PodAnswer>(cluster, &path, None).await {
         Ok(answer) => {
@@ -115,6 +127,14 @@ fn printed(found: &Explanation, format: Format, notes: Vec<String>, look: Look) 
         Format::Table | Format::Wide => text(found, look),
     };
     Ok(Printed { text, notes, exit: 0 })
+}
+
+/// What a pod has by a claim.
+fn by_claim(holding: &Holding) -> Option<String> {
+    let claim = holding.claim.as_ref()?;
+    let time = holding.core_thousandths.map_or("part".to_owned(), percent);
+    let memory = holding.memory_bytes.map_or("part".to_owned(), bytes_human);
+    Some(format!("by claim {claim} it has {time} of the time and {memory} of the memory of {}", holding.device))
 }
 
 /// The part of an explanation that the pod's own object contains.

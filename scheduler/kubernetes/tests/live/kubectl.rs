@@ -177,6 +177,18 @@ fn quotas_of_namespaces_are_told() {
 }
 
 #[test]
+fn parts_that_a_pod_has_by_claims_are_explained() {
+    let (cluster, _scheduler) = cluster();
+    cluster.device_classes();
+    cluster.node_with_driver("m", &["H100"]);
+    cluster.claim("part", "50", json!({}));
+    cluster.pod_with_claim("a", "part", json!({}));
+    cluster.wait_until_bound(&["a"]);
+    let shown = text(&cluster, &["explain", "a"]);
+    assert!(shown.contains("by claim part it has 50 % of the time and "), "{shown}");
+}
+
+#[test]
 fn queues_and_slices_say_who_has_what() {
     let (cluster, _scheduler) = cluster();
     cluster.pod("a", 60, in_queue("large"));
