@@ -21,7 +21,9 @@ use crate::holdings::{self, Holding};
 use crate::{Printed, leader, quota};
 
 /// The reasons of those events that tell why a pod waits or was removed.
-const TELLING: [&str; 7] = [
+const TELLING: [&str; 9] = [
+    "DevicesNotReady",
+    "VolumesNotReady",
     "FailedScheduling",
     "Preempted",
     "Evicted",

@@ -16,7 +16,7 @@ use crate::wanted::{self, Wanted};
 /// The attribute of a device that holds its UUID.
 pub(crate) const UUID: &str = "uuid";
 /// The attribute of devices of an inventory, which are given out by a device plugin and not by claims.
-const BY_PLUGIN: &str = "given out by a device plugin";
+pub(crate) const BY_PLUGIN: &str = "given out by a device plugin";
 /// The attribute of a device that holds its MIG profile; empty for a whole GPU.
 const MIG_PROFILE: &str = "migProfile";
 

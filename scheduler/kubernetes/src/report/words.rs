@@ -9,6 +9,7 @@ use aliquot_telemetry::tier_word;
 
 use super::explained::Explained;
 use super::turns::{Look, Outcome};
+use crate::devices::BY_PLUGIN;
 use crate::mirror::{IllDevice, KeptPart, Waiting};
 
 /// The reason by which a cluster autoscaler knows pods that more nodes would help.
@@ -245,7 +246,9 @@ pub(crate) fn about_other_devices(explanation: &Explanation, place: Option<&str>
 
 /// The changes that would let something be placed, and keep it working.
 pub(crate) fn changes_worth_saying(explanation: &Explanation) -> impl Iterator<Item = &Change> {
-    explanation.changes.iter().filter(|change| !is_about_the_node(change))
+    // A pod asks for a device plugin's devices by asking in units. Nobody writes this attribute.
+    let is_about_units = |change: &Change| matches!(change, Change::DropAttribute { key, .. } if key == BY_PLUGIN);
+    explanation.changes.iter().filter(move |change| !is_about_the_node(change) && !is_about_units(change))
 }
 
 /// Whether a change would only hide that a node cannot run the pod now.

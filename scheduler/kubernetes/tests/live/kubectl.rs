@@ -189,6 +189,23 @@ fn parts_that_a_pod_has_by_claims_are_explained() {
 }
 
 #[test]
+fn no_advice_is_about_what_nobody_has_asked_for() {
+    let (cluster, _scheduler) = cluster();
+    cluster.device_classes();
+    cluster.node_with_driver("m", &["H100"]);
+    // From now on the scheduler knows devices of claims beside those of the device plugin.
+    cluster.claim("part", "50", json!({}));
+    cluster.pod_with_claim("a", "part", json!({}));
+    cluster.wait_until_bound(&["a"]);
+    ["b", "c"].iter().for_each(|name| cluster.pod(name, 100, in_queue("large")));
+    cluster.wait_until_bound(&["a", "b", "c"]);
+    cluster.pod("d", 40, json!({}));
+    cluster.wait_until("d says why it waits", |cluster| cluster.why_waiting("d").is_some());
+    let shown = text(&cluster, &["explain", "d"]);
+    assert!(shown.contains("What would help") && !shown.contains("device plugin"), "{shown}");
+}
+
+#[test]
 fn queues_and_slices_say_who_has_what() {
     let (cluster, _scheduler) = cluster();
     cluster.pod("a", 60, in_queue("large"));
