@@ -337,6 +337,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt;
     use tokio::net::TcpSocket;
 
     use super::*;
@@ -372,52 +373,46 @@ mod tests {
         assert_eq!((counts.all, counts.callers.len()), (0, 0));
     }
 
-    #[test]
-    fn strangers_keep_no_caller_away() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        runtime.unwrap().block_on(async {
-            use tokio::io::AsyncReadExt;
-            let all = connections(1000, 2);
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let mut incoming = Box::pin(all.of(listener));
-            let (mut strangers, mut accepted) = (Vec::new(), Vec::new());
-            let elsewhere = TcpSocket::new_v4().unwrap();
-            elsewhere.bind(([127, 0, 0, 2], 0).into()).unwrap();
-            let node = elsewhere.connect(address).await.unwrap();
-            accepted.push(incoming.next().await.unwrap().unwrap());
-            for _ in 0..STRANGERS_MAX {
-                strangers.push(TcpStream::connect(address).await.unwrap());
-                accepted.push(incoming.next().await.unwrap().unwrap());
-            }
-            let ended = accepted[1].read_u8().await.unwrap_err();
-            assert_eq!((ended.kind(), all.0.refused.get()), (ErrorKind::TimedOut, 1), "the machine's first one");
-            accepted[0].info.place.is_of(&Claim::Node("a".to_owned()), false).unwrap();
-            tokio::time::sleep(2 * PATIENCE).await;
-            drop(node);
-            assert_eq!(accepted[0].read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
-        });
+    /// The address of a listener, and the connections that it accepts.
+    async fn listening(all: &Connections) -> (SocketAddr, impl Stream<Item = io::Result<Connection>> + Unpin + use<>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        (listener.local_addr().unwrap(), Box::pin(all.of(listener)))
     }
 
-    #[test]
-    fn who_says_nothing_is_cut_off_and_who_calls_is_not() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        runtime.unwrap().block_on(async {
-            use tokio::io::AsyncReadExt;
-            let all = connections(10, 2);
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let mut incoming = Box::pin(all.of(listener));
-            let _silent = TcpStream::connect(address).await.unwrap();
-            let mut silent = incoming.next().await.unwrap().unwrap();
-            let caller = TcpStream::connect(address).await.unwrap();
-            let mut called = incoming.next().await.unwrap().unwrap();
-            called.info.place.is_of(&Claim::Node("a".to_owned()), false).unwrap();
-            let ended = silent.read_u8().await.unwrap_err();
-            assert_eq!((ended.kind(), all.0.refused.get()), (ErrorKind::TimedOut, 1));
-            tokio::time::sleep(2 * PATIENCE).await;
-            drop(caller);
-            assert_eq!(called.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
-        });
+    #[tokio::test(start_paused = true)]
+    async fn strangers_keep_no_caller_away() {
+        let all = connections(1000, 2);
+        let (address, mut incoming) = listening(&all).await;
+        let (mut strangers, mut accepted) = (Vec::new(), Vec::new());
+        let elsewhere = TcpSocket::new_v4().unwrap();
+        elsewhere.bind(([127, 0, 0, 2], 0).into()).unwrap();
+        let node = elsewhere.connect(address).await.unwrap();
+        accepted.push(incoming.next().await.unwrap().unwrap());
+        for _ in 0..STRANGERS_MAX {
+            strangers.push(TcpStream::connect(address).await.unwrap());
+            accepted.push(incoming.next().await.unwrap().unwrap());
+        }
+        let ended = accepted[1].read_u8().await.unwrap_err();
+        assert_eq!((ended.kind(), all.0.refused.get()), (ErrorKind::TimedOut, 1), "the machine's first one");
+        accepted[0].info.place.is_of(&Claim::Node("a".to_owned()), false).unwrap();
+        tokio::time::sleep(2 * PATIENCE).await;
+        drop(node);
+        assert_eq!(accepted[0].read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_is_cut_off_and_who_calls_is_not() {
+        let all = connections(10, 2);
+        let (address, mut incoming) = listening(&all).await;
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let mut silent = incoming.next().await.unwrap().unwrap();
+        let caller = TcpStream::connect(address).await.unwrap();
+        let mut called = incoming.next().await.unwrap().unwrap();
+        called.info.place.is_of(&Claim::Node("a".to_owned()), false).unwrap();
+        let ended = silent.read_u8().await.unwrap_err();
+        assert_eq!((ended.kind(), all.0.refused.get()), (ErrorKind::TimedOut, 1));
+        tokio::time::sleep(2 * PATIENCE).await;
+        drop(caller);
+        assert_eq!(called.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
     }
 }

@@ -52,6 +52,17 @@ fn cluster() -> (Cluster, Scheduler) {
     (cluster, scheduler)
 }
 
+/// The same cluster, and a node whose GPU is given out by claims. Pod `a` has half of it by claim `part`.
+fn cluster_with_claim() -> (Cluster, Scheduler) {
+    let (cluster, scheduler) = cluster();
+    cluster.device_classes();
+    cluster.node_with_driver("m", &["H100"]);
+    cluster.claim("part", "50", json!({}));
+    cluster.pod_with_claim("a", "part", json!({}));
+    cluster.wait_until_bound(&["a"]);
+    (cluster, scheduler)
+}
+
 fn in_queue(queue: &str) -> Value {
     json!({"metadata": {"labels": {"aliquot.dev/queue": queue}}})
 }
@@ -178,25 +189,15 @@ fn quotas_of_namespaces_are_told() {
 
 #[test]
 fn parts_that_a_pod_has_by_claims_are_explained() {
-    let (cluster, _scheduler) = cluster();
-    cluster.device_classes();
-    cluster.node_with_driver("m", &["H100"]);
-    cluster.claim("part", "50", json!({}));
-    cluster.pod_with_claim("a", "part", json!({}));
-    cluster.wait_until_bound(&["a"]);
+    let (cluster, _scheduler) = cluster_with_claim();
     let shown = text(&cluster, &["explain", "a"]);
     assert!(shown.contains("by claim part it has 50 % of the time and "), "{shown}");
 }
 
 #[test]
 fn no_advice_is_about_what_nobody_has_asked_for() {
-    let (cluster, _scheduler) = cluster();
-    cluster.device_classes();
-    cluster.node_with_driver("m", &["H100"]);
-    // From now on the scheduler knows devices of claims beside those of the device plugin.
-    cluster.claim("part", "50", json!({}));
-    cluster.pod_with_claim("a", "part", json!({}));
-    cluster.wait_until_bound(&["a"]);
+    // The scheduler knows devices of claims beside those of the device plugin.
+    let (cluster, _scheduler) = cluster_with_claim();
     ["b", "c"].iter().for_each(|name| cluster.pod(name, 100, in_queue("large")));
     cluster.wait_until_bound(&["a", "b", "c"]);
     cluster.pod("d", 40, json!({}));
