@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use aliquot_node::begin_aside;
 use aliquot_proto::agent::v1::NodeSpec;
 use aliquot_proto::node::v1::Node;
 use tokio::net::UnixDatagram;
@@ -16,7 +17,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{error, info, warn};
 
-use crate::aside::begin_aside;
 use crate::container;
 use crate::files;
 use crate::instance::{InstanceDir, Number, number};

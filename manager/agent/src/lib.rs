@@ -7,7 +7,6 @@
 //! | `agent` | carries out what the scheduler says, and tells it what has become of that |
 //! | `instance`, `lease`, `logs` | files: what was commanded and how it ended, until when jobs may run, what they write |
 //! | `supervise` | the process that starts a job and ends it, whatever happens to the agent |
-//! | `aside` | work that waits, so that the lease does not |
 //! | `container` | how podman runs a job that has an image |
 //! | `secrets` | files that only a job's user can read, in memory |
 //! | `streams`, `send_log` | what users run beside a job, connections to its ports, and its log, on the way to them |
@@ -15,14 +14,14 @@
 //! | [`slice_environment`] | the variables that put a command into a slice |
 //!
 //! The agent is a thread of the node manager. Everything that it has promised is in files first, so it can be killed at
-//! any moment: jobs run on, and the next agent finds them.
+//! any moment: jobs run on, and the next agent finds them. That thread renews the lease. So whatever may wait long, for a
+//! disk or for a name service on another machine, is done by [`aliquot_node::aside()`].
 
 pub mod settings;
 pub mod slice_environment;
 
 mod address;
 mod agent;
-mod aside;
 mod clock;
 mod container;
 mod files;

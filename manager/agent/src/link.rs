@@ -7,6 +7,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aliquot_node::aside;
 use aliquot_proto::agent::v1::agents_client::AgentsClient;
 use aliquot_proto::agent::v1::{LEADER, NodeMessage, SchedulerMessage};
 use tokio::sync::mpsc;
@@ -15,7 +16,6 @@ use tonic::transport::Channel;
 use tracing::{info, warn};
 
 use crate::address::local_address;
-use crate::aside::aside;
 use crate::identity::{self, LinkError};
 use crate::settings::{Config, Source};
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use aliquot_node::aside;
 use aliquot_proto::agent::v1::agents_client::AgentsClient;
 use aliquot_proto::agent::v1::{LogChunk, ReadLog};
 use http_body_util::{BodyStream, StreamBody};
@@ -22,7 +23,6 @@ use tonic::{Request, Status};
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
-use crate::aside::aside;
 use crate::logs;
 
 /// The metadata key for the request's id.

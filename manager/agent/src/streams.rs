@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aliquot_node::aside;
 use aliquot_proto::agent::v1::OpenStream;
 use aliquot_proto::agent::v1::agents_client::AgentsClient;
 use aliquot_proto::stream::v1::from_job::Frame;
@@ -24,7 +25,6 @@ use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 use tracing::debug;
 
-use crate::aside::aside;
 use crate::supervise::requests::{self, Reply};
 
 /// The metadata key for the stream's id.

@@ -4,6 +4,7 @@
 //! kernel gives none of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, thread};
 
@@ -21,11 +22,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The kernel gives no thread, and the work is not done.
 pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (tell, told) = oneshot::channel();
-    let run = move || {
+    let thread = spawn(move || {
         // An error means that the caller waits no more.
         _ = tell.send(work());
-    };
-    let thread = thread::Builder::new().name("aside".into()).spawn(run)?;
+    })?;
     match told.await {
         Ok(outcome) => Ok(outcome),
         Err(error) => match thread.join() {
@@ -33,6 +33,18 @@ pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
             Ok(()) => Err(io::Error::other(error)),
         },
     }
+}
+
+/// Begins work as [`aside`] does, and does not wait for its end.
+///
+/// # Errors
+/// The kernel gives no thread, and the work is not done.
+pub fn begin_aside(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    spawn(work).map(drop)
+}
+
+fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("aside".into()).spawn(work)
 }
 
 /// Calls `node` as [`aside`] does. Waits until the kernel gives a thread.

@@ -24,7 +24,7 @@ mod shortcoming;
 mod slice;
 mod usage;
 
-pub use aside::{aside, blocking};
+pub use aside::{aside, begin_aside, blocking};
 pub use consumer::Consumer;
 pub use device::{Device, Devices, Enforcement};
 pub use error::{CreateError, NodeError};

@@ -51,7 +51,7 @@ const RULES: &[Rule] = &[
         others: None,
     },
     // Nor does the agent: it speaks to it over its socket.
-    Rule { name: "aliquot-agent", ours: &["aliquot-proto", "aliquot-durable"], others: None },
+    Rule { name: "aliquot-agent", ours: &["aliquot-node", "aliquot-proto", "aliquot-durable"], others: None },
     Rule {
         name: "aliquot-manager",
         ours: &[

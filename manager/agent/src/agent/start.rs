@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 
+use aliquot_node::{aside, begin_aside};
 use aliquot_proto::agent::v1::{Process, Start};
 use tokio::sync::mpsc;
 use tracing::warn;
 
 use super::{Agent, News};
-use crate::aside::{aside, begin_aside};
 use crate::container;
 use crate::instance::{End, InstanceDir, Number};
 use crate::manager::{Manager, slice_name, slice_request};
