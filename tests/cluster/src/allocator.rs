@@ -46,7 +46,7 @@ pub(crate) fn allocate(
     slices: &[&ResourceSlice],
     claims: &[&ResourceClaim],
 ) -> Result<AllocationResult, String> {
-    let spec = claim.spec.devices.clone().unwrap_or_default();
+    let spec = claim.spec.as_ref().and_then(|spec| spec.devices.clone()).unwrap_or_default();
     let pools = Pools::gather(slices, node)?;
     let mut chosen = Chosen::default();
     let constraints = spec.constraints.as_deref().unwrap_or_default();
@@ -103,7 +103,8 @@ fn satisfy<'a>(
     chosen: &Chosen<'a>,
 ) -> Result<Chosen<'a>, String> {
     let class = classes.get(wish.class).ok_or_else(|| format!("no DeviceClass {:?}", wish.class))?;
-    let selectors: Vec<&DeviceSelector> = class.spec.selectors.iter().flatten().chain(wish.selectors).collect();
+    let of_class = class.spec.iter().flat_map(|spec| spec.selectors.iter().flatten());
+    let selectors: Vec<&DeviceSelector> = of_class.chain(wish.selectors).collect();
     let mut chosen = chosen.clone();
     let mut found = 0;
     for candidate in pools.candidates() {
@@ -216,7 +217,8 @@ fn configurations(
 ) -> Vec<DeviceAllocationConfiguration> {
     let mut configurations = Vec::new();
     for (request, class) in &chosen.classes {
-        for config in classes.get(class.as_str()).into_iter().flat_map(|class| class.spec.config.iter().flatten()) {
+        let spec = classes.get(class.as_str()).and_then(|class| class.spec.as_ref());
+        for config in spec.iter().flat_map(|spec| spec.config.iter().flatten()) {
             configurations.push(DeviceAllocationConfiguration {
                 source: "FromClass".to_owned(),
                 requests: Some(vec![request.clone()]),
@@ -224,7 +226,8 @@ fn configurations(
             });
         }
     }
-    for config in claim.spec.devices.iter().flat_map(|devices| devices.config.iter().flatten()) {
+    let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
+    for config in devices.iter().flat_map(|devices| devices.config.iter().flatten()) {
         configurations.push(DeviceAllocationConfiguration {
             source: "FromClaim".to_owned(),
             requests: config.requests.clone(),

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// The pod of the scheduler's deployment with the component laid over it, as kustomize does it.
 fn pod() -> PodSpec {
-    scheduler_with("extender").spec.unwrap().template.spec.unwrap()
+    scheduler_with("extender").spec.template.spec.unwrap()
 }
 
 fn scheduler() -> Container {
@@ -41,7 +41,7 @@ fn kube_scheduler_asks_where_the_scheduler_answers() {
     let ip = scheduler().env.unwrap().into_iter().find(|variable| variable.name == "POD_IP").unwrap();
     assert_eq!(ip.value_from.unwrap().field_ref.unwrap().field_path, "status.podIP");
     let deployment: Deployment = object("scheduler", "aliquot-scheduler");
-    assert_eq!(spec.selector, deployment.spec.unwrap().selector.match_labels);
+    assert_eq!(spec.selector, deployment.spec.selector.match_labels);
     let extender = configuration().extenders.remove(0);
     assert!(extender.url_prefix.ends_with(&format!(":{}", of_service.port)), "{}", extender.url_prefix);
     assert!(extender.enable_https && extender.url_prefix.starts_with("https://"));

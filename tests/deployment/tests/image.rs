@@ -40,7 +40,7 @@ struct Deployed {
 
 impl Deployed {
     fn new() -> Deployed {
-        let pod = object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().template.spec.unwrap();
+        let pod = object::<DaemonSet>("base", "aliquot-manager").spec.template.spec.unwrap();
         let dir = tempfile::Builder::new().prefix("aliquot-deployed-").tempdir().unwrap();
         let gpu = SimulatedGpu::exact();
         let programs = [artifacts::manager(), artifacts::cli(), artifacts::scheduler(), artifacts::kubectl_plugin()];

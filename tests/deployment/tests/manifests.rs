@@ -19,7 +19,7 @@ use serde_json::Value;
 const MODES: [&str; 2] = ["dra", "device-plugin"];
 
 fn pod() -> PodSpec {
-    object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().template.spec.unwrap()
+    object::<DaemonSet>("base", "aliquot-manager").spec.template.spec.unwrap()
 }
 
 fn manager() -> Container {
@@ -208,7 +208,7 @@ fn only_the_manager_has_the_token_and_all_that_a_client_in_the_cluster_reads() {
 
 #[test]
 fn an_upgrade_starts_the_new_pod_first_whose_manager_stands_by_and_leaves_pods_alone() {
-    let update = object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().update_strategy.unwrap();
+    let update = object::<DaemonSet>("base", "aliquot-manager").spec.update_strategy.unwrap();
     assert_eq!(update.type_.as_deref(), Some("RollingUpdate"));
     let rolling = serde_json::to_value(update.rolling_update.unwrap()).unwrap();
     assert_eq!(rolling, serde_json::json!({"maxSurge": 1, "maxUnavailable": 0}));
@@ -294,7 +294,7 @@ fn the_examples_name_what_there_is() {
 #[test]
 fn the_scheduler_is_probed_where_it_answers() {
     let deployment: Deployment = object("scheduler", "aliquot-scheduler");
-    let container = deployment.spec.unwrap().template.spec.unwrap().containers.remove(0);
+    let container = deployment.spec.template.spec.unwrap().containers.remove(0);
     let port = container.ports.unwrap().remove(0);
     let metrics = format!("--metrics-address=0.0.0.0:{}", port.container_port);
     assert!(container.args.unwrap().contains(&metrics), "{metrics}");
@@ -363,8 +363,8 @@ fn a_privileged_manager_needs_no_runtime_class_also_where_there_was_one() {
 
 #[test]
 fn each_pod_monitor_names_a_port_of_the_pods_of_its_own_name() {
-    let manager = object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().template;
-    let scheduler = object::<Deployment>("scheduler", "aliquot-scheduler").spec.unwrap().template;
+    let manager = object::<DaemonSet>("base", "aliquot-manager").spec.template;
+    let scheduler = object::<Deployment>("scheduler", "aliquot-scheduler").spec.template;
     let mut pods = BTreeMap::from([("aliquot-manager", manager), ("aliquot-scheduler", scheduler)]);
     for object in objects("components/monitoring") {
         let monitor: PodMonitor = object.read();

@@ -14,7 +14,7 @@ const NAME: &str = "aliquot-scheduler-reports";
 
 /// The manager's pod, with the component.
 fn manager() -> PodSpec {
-    with_component::<DaemonSet>("base", "aliquot-manager", "reports").spec.unwrap().template.spec.unwrap()
+    with_component::<DaemonSet>("base", "aliquot-manager", "reports").spec.template.spec.unwrap()
 }
 
 #[test]
@@ -23,10 +23,10 @@ fn managers_dial_where_the_scheduler_listens() {
     // The name resolves to the addresses of all replicas.
     assert_eq!(service.cluster_ip.as_deref(), Some("None"));
     let deployment: Deployment = object("scheduler", "aliquot-scheduler");
-    assert_eq!(service.selector, deployment.spec.unwrap().selector.match_labels);
+    assert_eq!(service.selector, deployment.spec.selector.match_labels);
     let port = service.ports.unwrap().remove(0);
     assert_eq!(port.target_port, Some(IntOrString::String("reports".into())));
-    let scheduler = scheduler_with("reports").spec.unwrap().template.spec.unwrap().containers.remove(0);
+    let scheduler = scheduler_with("reports").spec.template.spec.unwrap().containers.remove(0);
     let listens = scheduler.ports.unwrap().into_iter().find(|port| port.name.as_deref() == Some("reports")).unwrap();
     // Managers connect to the addresses of pods, so the service's port must be the pods' port.
     assert_eq!(listens.container_port, port.port);

@@ -38,8 +38,8 @@ fn the_api_server_asks_where_the_scheduler_answers() {
     let port = spec.ports.unwrap().remove(0);
     assert_eq!(port.target_port, Some(IntOrString::String("webhook".into())));
     let deployment: Deployment = object("scheduler", "aliquot-scheduler");
-    assert_eq!(spec.selector, deployment.spec.unwrap().selector.match_labels);
-    let scheduler = scheduler_with("webhook").spec.unwrap().template.spec.unwrap().containers.remove(0);
+    assert_eq!(spec.selector, deployment.spec.selector.match_labels);
+    let scheduler = scheduler_with("webhook").spec.template.spec.unwrap().containers.remove(0);
     let of_pod = scheduler.ports.unwrap().into_iter().find(|port| port.name.as_deref() == Some("webhook")).unwrap();
     assert!(scheduler.args.unwrap().contains(&format!("--webhook-address=0.0.0.0:{}", of_pod.container_port)));
     for webhook in webhooks() {

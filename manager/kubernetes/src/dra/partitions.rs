@@ -93,7 +93,11 @@ impl Offer<'_> {
     #[must_use]
     pub(super) fn consumption(&self) -> Option<DeviceCounterConsumption> {
         let counters = counters(self.placement.slices(), &self.profile.units);
-        Some(DeviceCounterConsumption { counter_set: device_name(&self.gpu.uuid)?, counters })
+        Some(DeviceCounterConsumption {
+            compatibility_groups: None,
+            counter_set: device_name(&self.gpu.uuid)?,
+            counters,
+        })
     }
 }
 

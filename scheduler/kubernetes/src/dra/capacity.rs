@@ -88,10 +88,13 @@ fn rounded_up_in(wanted: u128, range: &CapacityRequestPolicyRange) -> Option<u12
         _ if wanted < min => min,
         None => wanted,
         Some(step) => {
-            // Kubernetes counts steps in whole units: it rounds up each of the three amounts before.
-            let [wanted, min, step] = [wanted, min, thousandths(&step.0)?].map(|amount| amount.div_ceil(1000));
-            let steps = (wanted - min).div_ceil(Some(step).filter(|step| *step > 0)?);
-            min.checked_add(steps.checked_mul(step)?)?.checked_mul(1000)?
+            let step = thousandths(&step.0).filter(|step| *step > 0)?;
+            let max = range.max.as_ref().and_then(|max| thousandths(&max.0));
+            // As in Kubernetes from 1.37, steps are counted in thousandths if an amount of the range is no whole number. Else
+            // they are counted in whole units, and what is wanted is rounded up to such a unit.
+            let is_whole = [Some(min), Some(step), max].into_iter().flatten().all(|amount| amount.is_multiple_of(1000));
+            let wanted = if is_whole { wanted.next_multiple_of(1000) } else { wanted };
+            min.checked_add((wanted - min).div_ceil(step).checked_mul(step)?)?
         }
     };
     match &range.max {
@@ -156,12 +159,15 @@ mod tests {
             // The next step is more than there is.
             (range("2", None, Some("6")), Some("9"), None),
             (range("0", None, Some("1")), Some("0"), Some(0)),
-            // Steps are counted in whole units.
+            // In whole steps what is wanted is rounded up to a whole unit first. Steps can also have fractions.
+            (range("1", None, Some("3")), Some("1001m"), Some(4000)),
             (range("500m", None, Some("500m")), Some("100m"), Some(500)),
-            (range("500m", None, Some("500m")), Some("500m"), Some(1000)),
+            (range("500m", None, Some("500m")), Some("500m"), Some(500)),
             (range("500m", None, None), Some("500m"), Some(500)),
             (range("500m", None, Some("500m")), Some("600m"), Some(1000)),
-            (range("500m", None, Some("500m")), Some("1200m"), Some(2000)),
+            (range("500m", Some("1"), Some("500m")), Some("1200m"), None),
+            (range("1", Some("2500m"), Some("1")), Some("1200m"), Some(2000)),
+            (range("1", None, Some("300m")), Some("1200m"), Some(1300)),
             (range("1", None, Some("0")), Some("2"), None),
         ] {
             assert_eq!(of_policy(&policy, amount), expected, "{policy} {amount:?}");

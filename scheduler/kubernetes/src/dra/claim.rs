@@ -216,7 +216,7 @@ impl ClaimFacts {
             group,
             is_of_extended_resources: annotations.get(OF_EXTENDED_RESOURCES).is_some_and(|text| text == "true"),
             finalizers: metadata.finalizers.unwrap_or_default(),
-            ask: ask(claim.spec.devices.unwrap_or_default()),
+            ask: ask(claim.spec.and_then(|spec| spec.devices).unwrap_or_default()),
             allocation: status.allocation.map(|allocation| {
                 let terms = allocation.node_selector.as_ref();
                 let results = allocation.devices.and_then(|devices| devices.results).unwrap_or_default();
@@ -280,14 +280,42 @@ fn request(request: DeviceRequest) -> Result<RequestAsk, String> {
 
 /// A request without a list, in the form of an entry of a list.
 fn as_listed(exactly: ExactDeviceRequest) -> DeviceSubRequest {
-    let ExactDeviceRequest { allocation_mode, capacity, count, device_class_name, selectors, tolerations, .. } =
-        exactly;
-    let name = String::new();
-    DeviceSubRequest { allocation_mode, capacity, count, device_class_name, name, selectors, tolerations }
+    let ExactDeviceRequest {
+        admin_access: _,
+        allocation_mode,
+        capacity,
+        count,
+        derived_attributes,
+        device_class_name,
+        selectors,
+        tolerations,
+    } = exactly;
+    DeviceSubRequest {
+        allocation_mode,
+        capacity,
+        count,
+        derived_attributes,
+        device_class_name,
+        name: String::new(),
+        selectors,
+        tolerations,
+    }
 }
 
 fn devices(name: String, asked: DeviceSubRequest) -> Result<DevicesAsk, String> {
-    let DeviceSubRequest { allocation_mode, capacity, count, device_class_name, selectors, tolerations, .. } = asked;
+    let DeviceSubRequest {
+        allocation_mode,
+        capacity,
+        count,
+        derived_attributes,
+        device_class_name,
+        name: _,
+        selectors,
+        tolerations,
+    } = asked;
+    if derived_attributes.is_some_and(|derived| !derived.is_empty()) {
+        return Err(format!("request {name:?} has derivedAttributes, which Aliquot's scheduler does not support"));
+    }
     let is_all = match allocation_mode.as_deref() {
         None | Some("ExactCount") => false,
         Some("All") => true,
@@ -386,6 +414,12 @@ mod tests {
                     {"name": "x", "deviceClassName": "c"}, {"name": "y", "deviceClassName": "c", "allocationMode": "Some"},
                 ]}]}),
                 "\"a/y\" has allocationMode \"Some\"",
+            ),
+            (
+                json!({"requests": [{"name": "a", "exactly": {
+                    "deviceClassName": "c", "derivedAttributes": [{"name": "derived/numa", "expression": "1"}],
+                }}]}),
+                "\"a\" has derivedAttributes",
             ),
             (
                 json!({

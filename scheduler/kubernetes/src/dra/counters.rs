@@ -1,4 +1,5 @@
-//! Counters that the devices of a pool share: what there is of each, and what each device takes of it.
+//! Counters that the devices of a pool share: what there is of each, what each device takes of it, and which devices can
+//! take of one set at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +12,9 @@ pub(crate) type CounterName = (String, String);
 
 /// The counters of a pool, in thousandths. An amount that is no quantity counts as none.
 pub(crate) type Counters = BTreeMap<CounterName, u128>;
+
+/// The compatibility groups that a device names for a set of counters.
+pub(crate) type Groups = BTreeSet<String>;
 
 /// The counters that slices of a pool define; `None`: two of them define the same set.
 pub(super) fn defined(slices: &[&ResourceSliceSpec]) -> Option<Counters> {
@@ -39,4 +43,11 @@ pub(crate) fn taken_by(device: &Device) -> Counters {
         })
     });
     amounts.collect()
+}
+
+/// The sets of counters that a device takes of, each with the compatibility groups that it names for this set. Devices can
+/// be given out at the same time only if all that take of a set have a group in common, or if none of them names any.
+pub(crate) fn groups_of(device: &Device) -> impl Iterator<Item = (&str, Groups)> {
+    let of_sets = device.consumes_counters.iter().flatten();
+    of_sets.map(|of| (of.counter_set.as_str(), of.compatibility_groups.iter().flatten().cloned().collect()))
 }

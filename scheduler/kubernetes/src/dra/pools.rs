@@ -48,6 +48,9 @@ pub(crate) struct Pool {
     pub(crate) order: Vec<String>,
     /// Where each of the devices can be used, if they are another driver's.
     pub(crate) reach: BTreeMap<String, Reach>,
+    /// For devices of another driver: the calls on the node that it says can be left out, where it says so. Kubelet reads
+    /// them in the allocation.
+    pub(crate) skipped: BTreeMap<String, Vec<String>>,
     /// Where the devices of the slices that are there can be used, if the pool is another driver's and not complete.
     arriving: Vec<Reach>,
     /// What there is of the counters that its devices share, if they are another driver's.
@@ -177,6 +180,7 @@ impl Pools {
         let is_complete =
             slices.iter().all(|slice| usize::try_from(slice.pool.resource_slice_count) == Ok(slices.len()));
         let (mut devices, mut order, mut reach) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        let mut skipped = BTreeMap::new();
         let defined = if driver == DRIVER { Some(Counters::new()) } else { counters::defined(&slices) };
         let mut is_complete = is_complete && defined.is_some();
         let counters = defined.unwrap_or_default();
@@ -186,6 +190,8 @@ impl Pools {
             if driver != DRIVER {
                 order.push(device.name.clone());
                 reach.insert(device.name.clone(), Reach::of(slice, device));
+                let calls = slice.skip_node_operations.clone().filter(|calls| !calls.is_empty());
+                skipped.extend(calls.map(|calls| (device.name.clone(), calls)));
                 is_complete &= counters::taken_by(device).keys().all(|name| counters.contains_key(name));
             }
         }
@@ -196,7 +202,7 @@ impl Pools {
             true => Vec::new(),
             false => slices.iter().flat_map(|slice| Reach::all_of(slice)).collect(),
         };
-        Pool { node, devices, order, reach, arriving, counters, is_complete }
+        Pool { node, devices, order, reach, skipped, arriving, counters, is_complete }
     }
 
     pub(crate) fn get(&self, key: &PoolKey) -> Option<&Pool> {

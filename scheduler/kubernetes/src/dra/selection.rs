@@ -345,8 +345,8 @@ fn found(criteria: &Criteria, selector: &Selector, driver: &str, pool: &Pool) ->
 
 /// What is not supported of another driver's device.
 fn unsupported_of_others(device: &Device) -> Option<&'static str> {
-    let takes_of_node = device.node_allocatable_resource_mappings.as_ref().is_some_and(|of| !of.is_empty());
-    takes_of_node.then_some("resources of the node (nodeAllocatableResourceMappings)")
+    let takes_of_node = device.node_allocatable_resources.as_ref().is_some_and(|of| !of.is_empty());
+    takes_of_node.then_some("resources of the node (nodeAllocatableResources)")
 }
 
 /// Compiled expressions, for one look at devices.
@@ -531,7 +531,7 @@ mod tests {
             json!({"name": "shared", "allowMultipleAllocations": true, "capacity": {"core": {"value": "25"}}}),
             json!({"name": "small", "capacity": {"core": {"value": "24"}}}),
             json!({"name": "without", "allowMultipleAllocations": true}),
-            json!({"name": "of-node", "nodeAllocatableResourceMappings": {"cpu": {"allocationMultiplier": "1"}}}),
+            json!({"name": "of-node", "nodeAllocatableResources": {"cpu": {"mapping": {"deviceMultiplier": "1"}}}}),
             json!({"name": "other", "attributes": {"left": {"bool": false}}}),
         ];
         let pools = pools("nic.example.com", json!(devices));

@@ -177,10 +177,11 @@ impl Mirror {
     }
 
     pub(crate) fn device_class(&mut self, class: DeviceClass) {
+        let spec = class.spec.unwrap_or_default();
         let facts = ClassFacts {
-            expressions: dra::expressions(class.spec.selectors.as_deref().unwrap_or_default()),
-            config: class.spec.config.unwrap_or_default(),
-            resource: class.spec.extended_resource_name,
+            expressions: dra::expressions(spec.selectors.as_deref().unwrap_or_default()),
+            config: spec.config.unwrap_or_default(),
+            resource: spec.extended_resource_name,
             created_ms: class.metadata.creation_timestamp.map_or(0, |time| time.0.as_millisecond()),
         };
         let before = self.device_claims.classes.insert(class.metadata.name.unwrap_or_default(), facts.clone());

@@ -89,7 +89,7 @@ fn object(binding: &Binding, wanted: &ClaimFacts, asked: &Extended) -> ResourceC
             owner_references: Some(vec![owner]),
             ..ObjectMeta::default()
         },
-        spec: ResourceClaimSpec { devices: Some(devices) },
+        spec: Some(ResourceClaimSpec { devices: Some(devices) }),
         status: None,
     }
 }

@@ -4,7 +4,8 @@
 use aliquot_api_server::slice_config::{DRIVER, SliceConfig};
 use aliquot_dialects::quantity;
 use k8s_openapi::api::resource::v1::{
-    CapacityRequirements, DeviceClaim, DeviceClass, OpaqueDeviceConfiguration, ResourceClaim, ResourceClaimTemplate,
+    CapacityRequirements, DeviceClaim, DeviceClass, OpaqueDeviceConfiguration, ResourceClaim, ResourceClaimSpec,
+    ResourceClaimTemplate,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -24,10 +25,12 @@ const CLASSES: [&str; 2] = ["gpu.aliquot.dev", "mig.gpu.aliquot.dev"];
 pub(super) fn judge(object: &Value) -> Result<Answer, String> {
     let kind = object["kind"].as_str().unwrap_or_default();
     let wrong = match kind {
-        "ResourceClaim" => read::<ResourceClaim>(object)?.spec.devices.as_ref().and_then(of_claim),
-        "ResourceClaimTemplate" => read::<ResourceClaimTemplate>(object)?.spec.spec.devices.as_ref().and_then(of_claim),
+        "ResourceClaim" => of_spec(read::<ResourceClaim>(object)?.spec),
+        "ResourceClaimTemplate" => {
+            of_spec(read::<ResourceClaimTemplate>(object)?.spec.and_then(|template| template.spec))
+        }
         "DeviceClass" => {
-            let spec = read::<DeviceClass>(object)?.spec;
+            let spec = read::<DeviceClass>(object)?.spec.unwrap_or_default();
             let opaque = spec.config.iter().flatten().filter_map(|config| config.opaque.as_ref());
             opaque.enumerate().find_map(|(at, opaque)| {
                 let wrong = parameters(opaque)?.err()?;
@@ -47,6 +50,10 @@ fn read<K: DeserializeOwned>(object: &Value) -> Result<K, String> {
 fn parameters(opaque: &OpaqueDeviceConfiguration) -> Option<Result<SliceConfig, String>> {
     let read = || SliceConfig::parse(&opaque.parameters.0).map_err(|error| error.to_string());
     (opaque.driver == DRIVER).then(read)
+}
+
+fn of_spec(spec: Option<ResourceClaimSpec>) -> Option<(&'static str, String)> {
+    spec?.devices.as_ref().and_then(of_claim)
 }
 
 /// What is wrong with a claim: the reason in a word, and in a sentence.

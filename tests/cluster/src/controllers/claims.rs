@@ -44,7 +44,7 @@ impl ClaimController {
                         {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid_of(pod), "controller": true},
                     ],
                 },
-                "spec": template.spec.spec,
+                "spec": template.spec.and_then(|template| template.spec),
             });
             let object = self.store.create(&CLAIMS, &namespace, object).map_err(|failure| failure.to_string())?;
             statuses.push(json!({"name": claim.name, "resourceClaimName": object["metadata"]["name"]}));

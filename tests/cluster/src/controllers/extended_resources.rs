@@ -15,7 +15,8 @@ pub(super) fn by_resource<'a>(classes: impl Iterator<Item = &'a DeviceClass>) ->
     for class in classes {
         let name = class.metadata.name.clone().unwrap_or_default();
         resources.insert(format!("deviceclass.resource.kubernetes.io/{name}"), name.clone());
-        resources.extend(class.spec.extended_resource_name.clone().map(|resource| (resource, name)));
+        let resource = class.spec.as_ref().and_then(|spec| spec.extended_resource_name.clone());
+        resources.extend(resource.map(|resource| (resource, name)));
     }
     resources
 }

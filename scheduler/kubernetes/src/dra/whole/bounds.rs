@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::Comparison;
 
+use super::super::Groups;
 use super::room::Amount;
 use super::{Choice, Request, Room, Rule};
 
@@ -96,14 +97,15 @@ fn first_beyond(most: usize, mut counts: impl Iterator<Item = (usize, usize)>) -
 /// For each device the number of its *twins*: devices that can replace each other in every way to serve the requests, as
 /// long as the same is left of their capacities. If a request cannot have one of them, it cannot have another one.
 pub(super) fn twins(requests: &[Request], rules: &[Rule], room: &Room) -> BTreeMap<usize, usize> {
-    type Likeness<'a> = (Vec<(usize, usize, Vec<u128>)>, Vec<Option<usize>>, &'a [Amount], bool);
+    type Likeness<'a> = (Vec<(usize, usize, Vec<u128>)>, Vec<Option<usize>>, &'a [Amount], &'a [(usize, Groups)], bool);
     let mut alike: BTreeMap<usize, Likeness<'_>> = BTreeMap::new();
     for (place, request) in requests.iter().enumerate() {
         for (number, choice) in request.choices.iter().enumerate() {
             for device in &choice.devices {
                 let new = || {
                     let values = rules.iter().map(|rule| rule.value(*device)).collect();
-                    (Vec::new(), values, room.amounts_of(*device), room.is_shared(*device))
+                    let (amounts, sets) = (room.amounts_of(*device), room.sets_of(*device));
+                    (Vec::new(), values, amounts, sets, room.is_shared(*device))
                 };
                 // Each device has stocks of its own for shares, so only the amounts are compared.
                 let share = choice.share_of(*device).iter().map(|(_, amount)| *amount).collect();

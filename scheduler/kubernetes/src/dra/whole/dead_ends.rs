@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::room::Common;
 use super::{Given, Request, Room, Rule};
 
 /// What is left for the requests from a place on, as far as it matters to them.
@@ -14,6 +15,8 @@ struct Left {
     given: Vec<(usize, Vec<(usize, bool)>)>,
     /// What is left of the stocks from which they can take.
     stocks: Vec<u128>,
+    /// What the given devices have in common of the sets that they can take of.
+    sets: Vec<Option<Common>>,
     /// For each rule about one of them, the values of the devices that are given already.
     values: Vec<BTreeSet<usize>>,
     /// How many devices each of their claims has already. A claim can have [`super::RESULTS_MAX`] at most.
@@ -24,6 +27,7 @@ struct Left {
 struct Scope {
     devices: BTreeSet<usize>,
     stocks: BTreeSet<usize>,
+    sets: BTreeSet<usize>,
     /// The rules by their places.
     rules: Vec<usize>,
     claims: BTreeSet<usize>,
@@ -68,9 +72,12 @@ impl<'a> DeadEnds<'a> {
         let by_devices = devices.iter().flat_map(|device| room.all_of(*device));
         let stocks = by_devices.chain(choices().flat_map(|choice| choice.shares.values().flatten()));
         let stocks = stocks.map(|(stock, _)| *stock).collect();
+        let sets = devices.iter().flat_map(|device| room.sets_of(*device)).map(|(set, _)| *set);
+        let sets = sets.collect();
         let is_about = |rule: &Rule| rule.linked.iter().any(|linked| linked.request >= place);
         let rules = self.rules.iter().enumerate().filter(|(_, rule)| is_about(rule)).map(|(number, _)| number);
-        Scope { stocks, rules: rules.collect(), claims: later().map(|request| request.claim).collect(), devices }
+        let claims = later().map(|request| request.claim).collect();
+        Scope { stocks, sets, rules: rules.collect(), claims, devices }
     }
 
     fn left(&self, place: usize, given: &[Given], room: &Room) -> Option<Left> {
@@ -95,6 +102,7 @@ impl<'a> DeadEnds<'a> {
             place,
             given: scope.devices.iter().copied().filter(|device| room.is_given(*device)).map(holders).collect(),
             stocks: scope.stocks.iter().map(|stock| room.left_of(*stock)).collect(),
+            sets: scope.sets.iter().map(|set| room.common_of(*set)).collect(),
             values: scope.rules.iter().map(values).collect(),
             of_claims,
         })

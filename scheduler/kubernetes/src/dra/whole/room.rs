@@ -3,8 +3,33 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::Groups;
+
 /// A stock, by its number, and an amount of it.
 pub(crate) type Amount = (usize, u128);
+
+/// The compatibility groups that all given devices of a set have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Common {
+    NoneGiven,
+    /// Empty if the devices name no groups.
+    Groups(Groups),
+}
+
+impl Common {
+    /// What is in common if a device with these groups is given, too; `None`: it cannot be given. A device without groups is
+    /// compatible only with others without groups.
+    fn with(&self, groups: &Groups) -> Option<Common> {
+        match self {
+            Common::Groups(common) if common.is_empty() != groups.is_empty() => None,
+            Common::Groups(common) if !common.is_empty() => {
+                let both: Groups = common.intersection(groups).cloned().collect();
+                (!both.is_empty()).then_some(Common::Groups(both))
+            }
+            _ => Some(Common::Groups(groups.clone())),
+        }
+    }
+}
 
 /// What is left, while devices are given.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +42,11 @@ pub(crate) struct Room {
     shared: BTreeSet<usize>,
     /// How many requests have each device that is given.
     given: BTreeMap<usize, usize>,
+    /// Sets of counters, by number: devices that take of one set can be given together only if they have a group in common.
+    /// This is what those have in common that were given from the beginning; `None`: nothing, so no further one can be given.
+    sets: Vec<Option<Common>>,
+    /// The sets that each device takes of, with the groups that it names for them.
+    of_sets: BTreeMap<usize, Vec<(usize, Groups)>>,
 }
 
 impl Room {
@@ -33,6 +63,20 @@ impl Room {
         }
     }
 
+    /// Adds a set of counters. `given`: the groups of each device that takes of it from the beginning. Returns its number.
+    pub(crate) fn add_set<'a>(&mut self, given: impl IntoIterator<Item = &'a Groups>) -> usize {
+        let common = given.into_iter().try_fold(Common::NoneGiven, |common, groups| common.with(groups));
+        self.sets.push(common);
+        self.sets.len() - 1
+    }
+
+    /// Notes the sets that a device takes of, with the groups that it names for them.
+    pub(crate) fn takes_of_sets(&mut self, device: usize, sets: Vec<(usize, Groups)>) {
+        if !sets.is_empty() {
+            self.of_sets.insert(device, sets);
+        }
+    }
+
     /// Notes that several requests can have a device.
     pub(crate) fn share(&mut self, device: usize) {
         self.shared.insert(device);
@@ -43,14 +87,21 @@ impl Room {
     pub(crate) fn has(&self, device: usize, share: &[Amount]) -> bool {
         let is_there = self.shared.contains(&device) || !self.given.contains_key(&device);
         let mut amounts = self.amounts_of(device).iter().chain(share);
-        is_there && amounts.all(|(stock, amount)| *amount <= self.left_of(*stock))
+        is_there && amounts.all(|(stock, amount)| *amount <= self.left_of(*stock)) && self.is_compatible(device)
+    }
+
+    /// Whether a device has groups in common with all devices that are given of its sets.
+    fn is_compatible(&self, device: usize) -> bool {
+        let mut sets = self.sets_of(device).iter();
+        self.is_given(device)
+            || sets.all(|(set, groups)| self.common_of(*set).is_some_and(|common| common.with(groups).is_some()))
     }
 
     /// Like [`Room::has`], for access to a device that others may have. Access to a device that only one request can have
     /// takes of the stocks once more.
     pub(super) fn has_for_access(&self, device: usize, share: &[Amount]) -> bool {
         let takes = if self.is_shared(device) { self.amounts_of(device) } else { self.all_of(device) };
-        takes.iter().chain(share).all(|(stock, amount)| *amount <= self.left_of(*stock))
+        takes.iter().chain(share).all(|(stock, amount)| *amount <= self.left_of(*stock)) && self.is_compatible(device)
     }
 
     /// Gives access for which there is room.
@@ -107,6 +158,18 @@ impl Room {
     pub(super) fn amounts_of(&self, device: usize) -> &[Amount] {
         let is_new = !self.given.contains_key(&device);
         if is_new { self.all_of(device) } else { &[] }
+    }
+
+    /// The sets that a device takes of, with its groups.
+    pub(super) fn sets_of(&self, device: usize) -> &[(usize, Groups)] {
+        self.of_sets.get(&device).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// What the given devices of a set have in common; `None`: nothing.
+    pub(super) fn common_of(&self, set: usize) -> Option<Common> {
+        let first = self.sets.get(set)?.clone()?;
+        let given = self.given.keys().flat_map(|device| self.sets_of(*device));
+        given.filter(|(of, _)| *of == set).try_fold(first, |common, (_, groups)| common.with(groups))
     }
 
     pub(super) fn is_shared(&self, device: usize) -> bool {

@@ -1,5 +1,6 @@
 //! The search for devices, also compared with trying all ways.
 
+use super::super::Groups;
 use super::*;
 
 fn request(claim: usize, choices: &[(usize, &[usize])]) -> Request {
@@ -122,12 +123,20 @@ struct Stocks {
     taken: Vec<Vec<u128>>,
     /// By device. `None`: one request alone can have it.
     capacities: Vec<Option<Vec<u128>>>,
+    /// The groups of the devices that are given from the beginning of a set of counters.
+    first: Vec<Groups>,
+    /// By device, its groups. `None`: it does not take of the set.
+    groups: Vec<Option<Groups>>,
 }
 
 impl Stocks {
     fn room(&self) -> Room {
         let mut room = Room::default();
         let stocks: Vec<usize> = self.amounts.iter().map(|amount| room.add_stock(*amount)).collect();
+        let set = room.add_set(&self.first);
+        for (device, groups) in self.groups.iter().enumerate() {
+            room.takes_of_sets(device, groups.iter().map(|groups| (set, groups.clone())).collect());
+        }
         for (device, taken) in self.taken.iter().enumerate() {
             room.takes(device, stocks.iter().copied().zip(taken.iter().copied()).collect());
         }
@@ -170,7 +179,14 @@ impl Stocks {
                 capacities.iter().enumerate().all(|(number, all)| consumed(self.stock_of(device, number)) <= *all)
             }
         };
-        self.amounts.iter().enumerate().all(|(stock, amount)| taken(stock) <= *amount)
+        let given_too = given.iter().filter_map(|(device, ..)| self.groups[*device].as_ref());
+        let set: Vec<&Groups> = self.first.iter().chain(given_too.clone()).collect();
+        let all: Groups = set.iter().flat_map(|groups| groups.iter().cloned()).collect();
+        let are_together = given_too.count() == 0
+            || all.is_empty()
+            || all.iter().any(|group| set.iter().all(|groups| groups.contains(group)));
+        are_together
+            && self.amounts.iter().enumerate().all(|(stock, amount)| taken(stock) <= *amount)
             && self.capacities.iter().enumerate().all(has_enough)
     }
 }
@@ -241,12 +257,18 @@ fn compare_with_all_ways(cases: usize, have_shares: bool, have_admins: bool) -> 
     for case in 0..cases {
         let devices = 1 + random(5);
         let counters: usize = random(3);
+        let has_sets = random(2) > 0;
+        let groups = |random: &mut dyn FnMut(u64) -> usize| -> Groups {
+            ["a", "b", "c"].into_iter().filter(|_| random(3) > 0).map(str::to_owned).collect()
+        };
         let stocks = Stocks {
             amounts: (0..counters).map(|_| 2 + random(5) as u128).collect(),
             taken: (0..devices).map(|_| (0..counters).map(|_| random(4) as u128).collect()).collect(),
             capacities: (0..devices)
                 .map(|_| (have_shares && random(4) > 0).then(|| (0..random(3)).map(|_| random(7) as u128).collect()))
                 .collect(),
+            first: (0..random(2)).map(|_| groups(&mut random)).collect(),
+            groups: (0..devices).map(|_| (has_sets && random(3) > 0).then(|| groups(&mut random))).collect(),
         };
         let choice = |random: &mut dyn FnMut(u64) -> usize| {
             let devices: Vec<usize> = (0..devices).filter(|_| random(3) > 0).collect();

@@ -157,7 +157,7 @@ impl Mirror {
             let of_both: Vec<usize> = of_both.iter().cloned().flatten().collect();
             let chosen: Vec<usize> = of_both.iter().filter_map(|wish| choices.get(*wish).copied()).collect();
             let marks = claimed.place.iter().flat_map(|place| self.device_claims.marks(&others, place, &chosen));
-            // A mark gives the place of its wish among the wishes of claims for both sorts.
+            // A mark counts only the wishes of claims for devices of both sorts. Here it gets the place among all wishes.
             marks.filter_map(|mark| Some(Mark { wish: *of_both.get(mark.wish)?, ..mark })).collect()
         };
         claimed.devices = Wanted::of(wishes, links, marks)?;

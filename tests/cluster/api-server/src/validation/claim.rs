@@ -29,12 +29,13 @@ pub(in super::super) fn validate(object: &Value, old: Option<&Value>) -> Result<
         let old: ResourceClaim = typed(old)?;
         return require(claim.spec == old.spec, "spec", || "field is immutable".into());
     }
-    devices(&claim.spec.devices.unwrap_or_default(), "spec.devices")
+    devices(&claim.spec.and_then(|spec| spec.devices).unwrap_or_default(), "spec.devices")
 }
 
 pub(in super::super) fn validate_template(object: &Value, _old: Option<&Value>) -> Result<(), Failure> {
     let template: ResourceClaimTemplate = typed(object)?;
-    devices(&template.spec.spec.devices.unwrap_or_default(), "spec.spec.devices")
+    let spec = template.spec.and_then(|template| template.spec);
+    devices(&spec.and_then(|spec| spec.devices).unwrap_or_default(), "spec.spec.devices")
 }
 
 /// Checks the opaque configuration of a class or a claim.
@@ -129,7 +130,7 @@ pub(in super::super) fn validate_status(object: &Value, old: &Value) -> Result<(
     let (claim, old): (ResourceClaim, ResourceClaim) = (typed(object)?, typed(old)?);
     let deleted = claim.metadata.deletion_timestamp.is_some();
     let (status, old_status) = (claim.status.unwrap_or_default(), old.status.unwrap_or_default());
-    let devices = claim.spec.devices.unwrap_or_default();
+    let devices = claim.spec.and_then(|spec| spec.devices).unwrap_or_default();
 
     let users = status.reserved_for.as_deref().unwrap_or_default();
     at_most(users.len(), MAX_RESERVED_FOR, "status.reservedFor")?;

@@ -11,10 +11,11 @@ const MAX_CONFIGURATIONS: usize = 32;
 
 pub(in super::super) fn validate(object: &Value, _old: Option<&Value>) -> Result<(), Failure> {
     let class: DeviceClass = typed(object)?;
-    at_most(class.spec.selectors.iter().flatten().count(), MAX_SELECTORS, "spec.selectors")?;
-    at_most(class.spec.config.iter().flatten().count(), MAX_CONFIGURATIONS, "spec.config")?;
-    if let Some(resource) = &class.spec.extended_resource_name {
+    let spec = class.spec.unwrap_or_default();
+    at_most(spec.selectors.iter().flatten().count(), MAX_SELECTORS, "spec.selectors")?;
+    at_most(spec.config.iter().flatten().count(), MAX_CONFIGURATIONS, "spec.config")?;
+    if let Some(resource) = &spec.extended_resource_name {
         name::label_key(resource, "spec.extendedResourceName")?;
     }
-    class.spec.config.iter().flatten().try_for_each(|each| claim::opaque(each.opaque.as_ref(), "spec.config"))
+    spec.config.iter().flatten().try_for_each(|each| claim::opaque(each.opaque.as_ref(), "spec.config"))
 }

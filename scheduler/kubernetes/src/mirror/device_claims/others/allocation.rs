@@ -13,7 +13,7 @@ use super::uses::{Use, of_results};
 use crate::dra::whole::{self, Amount, Choice, Failure, Given, Request, Room, Rule};
 use crate::dra::{
     self, Amounts, Ask, ClaimFacts, CounterName, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value,
-    counters_taken_by,
+    counters_taken_by, groups_of,
 };
 
 /// A claim that is to be allocated, and that asks other drivers for devices.
@@ -217,6 +217,7 @@ impl Mirror {
         let claims = &self.device_claims;
         let (mut room, mut spread) = (Room::default(), BTreeSet::new());
         let mut stocks: BTreeMap<&PoolKey, BTreeMap<CounterName, usize>> = BTreeMap::new();
+        let mut sets: BTreeMap<&PoolKey, BTreeMap<&str, usize>> = BTreeMap::new();
         for (number, device) in devices.iter_mut().enumerate() {
             let Some(pool) = claims.pools.get(device.pool) else { continue };
             let Some(known) = pool.devices.get(device.name) else { continue };
@@ -241,6 +242,15 @@ impl Mirror {
             if used.is_none_or(|used| used.is_whole) || !dra::is_shared(known) {
                 let taken = counters_taken_by(known).into_iter();
                 room.takes(number, taken.filter_map(|(name, amount)| Some((*of_pool.get(&name)?, amount))).collect());
+                let of_pool = sets.entry(device.pool).or_insert_with(|| {
+                    let given_out = claims.groups_given_out(device.pool, pool).into_iter();
+                    given_out.map(|(set, given_out)| (set, room.add_set(&given_out))).collect()
+                });
+                let groups = groups_of(known);
+                room.takes_of_sets(
+                    number,
+                    groups.filter_map(|(set, groups)| Some((*of_pool.get(set)?, groups))).collect(),
+                );
             }
         }
         (room, spread)
@@ -301,7 +311,8 @@ impl Mirror {
                 for device in given.devices.iter().filter_map(|device| problem.devices.get(*device)) {
                     let Some(reach) = device.reach else { continue };
                     reaches.push(reach);
-                    let known = self.device_claims.pools.get(device.pool).and_then(|of| of.devices.get(device.name));
+                    let pool = self.device_claims.pools.get(device.pool);
+                    let known = pool.and_then(|pool| pool.devices.get(device.name));
                     is_for_node |= known.is_some_and(|known| known.binds_to_node == Some(true));
                     results.push(DeviceRequestAllocationResult {
                         request: request.name.clone(),
@@ -313,6 +324,7 @@ impl Mirror {
                         admin_access: request.is_admin.then_some(true),
                         binding_conditions: known.and_then(|known| known.binding_conditions.clone()),
                         binding_failure_conditions: known.and_then(|known| known.binding_failure_conditions.clone()),
+                        skip_node_operations: pool.and_then(|pool| pool.skipped.get(device.name).cloned()),
                         ..DeviceRequestAllocationResult::default()
                     });
                 }

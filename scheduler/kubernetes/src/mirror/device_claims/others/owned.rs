@@ -2,11 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::resource::v1::Device;
+
 use super::super::super::Mirror;
 use super::super::{DeviceClaims, Name};
 use super::uses::{Use, Uses, of_results};
 use super::{DeviceId, Others};
-use crate::dra::{self, ClaimFacts, CounterName, Counters, DRIVER, Pool, PoolKey, Reach, counters_taken_by};
+use crate::dra::{
+    self, ClaimFacts, CounterName, Counters, DRIVER, Groups, Pool, PoolKey, Reach, counters_taken_by, groups_of,
+};
 
 /// A claim or pod that has a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -138,16 +142,15 @@ impl Owners {
 impl DeviceClaims {
     /// These devices, and those with which they share counters: what is left for the latter has changed, too.
     fn with_sharers(&self, devices: BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
-        let mut taken: BTreeMap<&PoolKey, BTreeSet<CounterName>> = BTreeMap::new();
+        let mut sets: BTreeMap<&PoolKey, BTreeSet<&str>> = BTreeMap::new();
         for (key, name) in &devices {
             let device = self.pools.get(key).and_then(|pool| pool.devices.get(name));
-            taken.entry(key).or_default().extend(device.map(counters_taken_by).unwrap_or_default().into_keys());
+            sets.entry(key).or_default().extend(device.into_iter().flat_map(counter_sets_of));
         }
         let mut all = BTreeSet::new();
-        for (key, counters) in taken.into_iter().filter(|(_, counters)| !counters.is_empty()) {
+        for (key, sets) in sets.into_iter().filter(|(_, sets)| !sets.is_empty()) {
             let of_pool = self.pools.get(key).into_iter().flat_map(|pool| &pool.devices);
-            let sharers =
-                of_pool.filter(|(_, device)| counters_taken_by(device).keys().any(|name| counters.contains(name)));
+            let sharers = of_pool.filter(|(_, device)| counter_sets_of(device).any(|set| sets.contains(set)));
             all.extend(sharers.map(|(name, _)| (key.clone(), name.clone())));
         }
         all.extend(devices);
@@ -158,6 +161,22 @@ impl DeviceClaims {
     pub(super) fn counters_left(&self, key: &PoolKey, pool: &Pool) -> Counters {
         let given_out = self.others.owners.get(key).into_iter().flatten().map(|(name, _)| name);
         left_of_counters(pool, given_out).into_iter().map(|(name, left)| (name, left.unwrap_or_default())).collect()
+    }
+
+    /// The groups of the devices that are given out, by the sets of counters that they take of. Empty if no device of the
+    /// pool names a group.
+    pub(super) fn groups_given_out<'a>(&self, key: &PoolKey, pool: &'a Pool) -> BTreeMap<&'a str, Vec<Groups>> {
+        let mut given_out: BTreeMap<&str, Vec<Groups>> = BTreeMap::new();
+        if pool.devices.values().flat_map(groups_of).all(|(_, groups)| groups.is_empty()) {
+            return given_out;
+        }
+        let is_given_out = |name: &String| self.others.owners.get(key).is_some_and(|owned| owned.contains_key(name));
+        for (name, device) in &pool.devices {
+            for (set, groups) in groups_of(device) {
+                given_out.entry(set).or_default().extend(is_given_out(name).then_some(groups));
+            }
+        }
+        given_out
     }
 
     /// Why the allocation of a claim is wrong: claims were given more devices than the counters of a pool allow, and one of
@@ -233,4 +252,9 @@ fn left_of_counters<'a>(pool: &Pool, devices: impl Iterator<Item = &'a String>) 
         }
     }
     left
+}
+
+/// The sets of counters that a device takes of.
+fn counter_sets_of(device: &Device) -> impl Iterator<Item = &str> {
+    groups_of(device).map(|(set, _)| set)
 }

@@ -93,6 +93,38 @@ fn what_others_were_given_counts() {
     assert!(why.contains("slots") && why.contains("gpu-nics"), "{why}");
 }
 
+/// As a GPU that is divided by MIG or shared by vGPU, and not both at the same time.
+#[test]
+fn partitions_given_out_together_have_a_group_in_common() {
+    let of_groups = |name: &str, slots: u64, groups: &[&str]| {
+        let counters = json!({"slots": {"value": "1"}});
+        let counters = json!([{"counterSet": "gpu", "counters": counters, "compatibilityGroups": groups}]);
+        partition(name, slots, json!({"consumesCounters": counters}))
+    };
+    let mut world = World::new();
+    world.node("n", 0);
+    let (mig, both) = ((0..2).map(|of| of_groups(&format!("mig-{of}"), 1, &["mig"])), ["mig", "vgpu"]);
+    let others = [of_groups("vgpu", 2, &["vgpu"]), of_groups("both", 3, &both), of_groups("none", 4, &[])];
+    world.pool_of_partitions(json!({"nodeName": "n"}), 7, mig.chain(others).collect());
+    for (name, slots) in [("mig-a", 1), ("vgpu", 2), ("mig-b", 1), ("none", 4), ("both", 3)] {
+        world.pod_with_nic(name, of_slots(slots));
+        world.reconcile();
+    }
+    assert_eq!(world.names_of_bound(), ["both", "mig-a", "mig-b"]);
+    world.change_leader();
+    world.reconcile();
+    assert_eq!(world.bound().len(), 3, "{:?}", world.log);
+    for (gone, left) in
+        [("mig-a", &["both", "mig-b"][..]), ("mig-b", &["both", "vgpu"]), ("both", &["vgpu"]), ("vgpu", &["none"])]
+    {
+        world.delete(gone);
+        world.collect_claims();
+        world.reconcile();
+        assert_eq!(world.names_of_bound(), left, "{gone}: {:?}", world.log);
+    }
+    assert!(world.mirror.knows_right_places());
+}
+
 #[test]
 fn counters_that_several_nodes_share_are_counted_once() {
     let mut world = World::new();

@@ -275,11 +275,28 @@ fn devices_that_several_nodes_reach_are_given_out_once() {
 }
 
 #[test]
+fn an_allocation_says_which_calls_on_the_node_are_left_out() {
+    let mut world = with_nics(&[1]);
+    let place = json!({"nodeName": "n", "skipNodeOperations": ["*"]});
+    world.pool_of_nics("quiet", place, json!([{"name": "card", "attributes": {"kind": {"string": "quiet"}}}]));
+    let expression = format!("\"kind\" in device.attributes[{NIC:?}]");
+    world.pod_with_nic("quiet", json!({"selectors": [{"cel": {"expression": expression}}]}));
+    world.pod_with_nic("plain", json!({"selectors": [{"cel": {"expression": format!("!({expression})")}}]}));
+    world.reconcile();
+    let skipped = |claim: &str| {
+        let result = &world.claims[claim]["status"]["allocation"]["devices"]["results"][0];
+        assert!(result.is_object(), "{claim}: {}", world.why_waiting(claim));
+        result["skipNodeOperations"].clone()
+    };
+    assert_eq!([skipped("quiet"), skipped("plain")], [json!(["*"]), Value::Null]);
+}
+
+#[test]
 fn what_is_not_supported_of_other_drivers_is_named() {
     let mut world = with_nics(&[1]);
-    let of_node = json!({"cpu": {"allocationMultiplier": "1"}});
+    let of_node = json!({"cpu": {"mapping": {"deviceMultiplier": "1"}}});
     let attributes = json!({"kind": {"string": "of-node"}});
-    let cards = json!([{"name": "s", "nodeAllocatableResourceMappings": of_node, "attributes": attributes}]);
+    let cards = json!([{"name": "s", "nodeAllocatableResources": of_node, "attributes": attributes}]);
     world.pool_of_nics("of-node", json!({"nodeName": "n"}), cards);
     let kind = |kind: &str| {
         let attributes = r#"device.attributes["nic.example.com"]"#;
