@@ -17,7 +17,7 @@ use crate::placement::{self, NumberedTaints};
 type Labels = BTreeMap<String, String>;
 
 /// Requirements on labels, all of which must hold. `None`, as in Kubernetes, is a selector that matches nothing.
-type Requirements = Option<BTreeSet<NodeRequirement>>;
+pub(crate) type Requirements = Option<BTreeSet<NodeRequirement>>;
 
 /// The pods that a rule is about: those that all terms match.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -284,7 +284,11 @@ fn evenness(of: &TopologySpreadConstraint, spec: &PodSpec) -> Result<Evenness, S
     })
 }
 
-fn requirements(selector: Option<&LabelSelector>) -> Result<Requirements, String> {
+/// What a selector asks of labels; `None`: there is no selector.
+///
+/// # Errors
+/// What of it is not supported.
+pub(crate) fn requirements(selector: Option<&LabelSelector>) -> Result<Requirements, String> {
     let Some(selector) = selector else { return Ok(None) };
     let labels = selector.match_labels.iter().flatten().map(|(key, value)| Ok(one_of(key, [value.clone()])));
     let expressions = selector.match_expressions.iter().flatten().map(requirement);

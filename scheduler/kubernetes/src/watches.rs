@@ -7,15 +7,15 @@ mod follow;
 mod gangs;
 mod served;
 mod suspended;
+mod volumes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_api_server::Client;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use kube::core::PartialObjectMeta;
@@ -35,6 +35,7 @@ use crate::serve::Shared;
 use family::Family;
 use follow::{Sight, follow};
 pub(crate) use follow::{WATCH_SECONDS, is_absent, said};
+use volumes::{CsiDrivers, CsiNodes, StorageCapacities, StorageClasses, VolumeAttachments, VolumeClaims, Volumes};
 
 /// The pause before a resource is watched again that the API server did not have for a moment.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -222,143 +223,6 @@ impl Sight for SchedulingPolicies {
     }
 }
 
-struct Volumes;
-
-impl Sight for Volumes {
-    type Object = PersistentVolume;
-
-    fn name(&self) -> String {
-        "persistentvolumes".into()
-    }
-
-    fn key(&self, volume: &PersistentVolume) -> Option<String> {
-        volume.metadata.name.clone()
-    }
-
-    fn show(&self, volume: PersistentVolume, _: &str, mirror: &mut Mirror) {
-        mirror.volume(volume);
-    }
-
-    fn gone(&self, key: &str, mirror: &mut Mirror) {
-        mirror.volume_gone(key);
-    }
-
-    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
-        mirror.volume_names()
-    }
-}
-
-struct VolumeClaims;
-
-impl Sight for VolumeClaims {
-    type Object = PersistentVolumeClaim;
-
-    fn name(&self) -> String {
-        "persistentvolumeclaims".into()
-    }
-
-    fn key(&self, claim: &PersistentVolumeClaim) -> Option<String> {
-        Some(in_namespace(&claim.namespace()?, &claim.name_any()))
-    }
-
-    fn show(&self, claim: PersistentVolumeClaim, _: &str, mirror: &mut Mirror) {
-        mirror.volume_claim(claim);
-    }
-
-    fn gone(&self, key: &str, mirror: &mut Mirror) {
-        if let Some((namespace, name)) = key.split_once('/') {
-            mirror.volume_claim_gone(namespace, name);
-        }
-    }
-
-    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
-        mirror.volume_claim_names().map(|(namespace, name)| in_namespace(namespace, name)).collect()
-    }
-}
-
-struct StorageClasses;
-
-impl Sight for StorageClasses {
-    type Object = StorageClass;
-
-    fn name(&self) -> String {
-        "storageclasses".into()
-    }
-
-    fn key(&self, class: &StorageClass) -> Option<String> {
-        class.metadata.name.clone()
-    }
-
-    fn show(&self, class: StorageClass, _: &str, mirror: &mut Mirror) {
-        mirror.storage_class(class);
-    }
-
-    fn gone(&self, key: &str, mirror: &mut Mirror) {
-        mirror.storage_class_gone(key);
-    }
-
-    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
-        mirror.storage_class_names()
-    }
-}
-
-struct CsiNodes;
-
-impl Sight for CsiNodes {
-    type Object = CSINode;
-
-    /// Without the right no limit of volumes counts.
-    const STARTS_WITHOUT_RIGHT: bool = true;
-
-    fn name(&self) -> String {
-        "csinodes".into()
-    }
-
-    fn key(&self, node: &CSINode) -> Option<String> {
-        node.metadata.name.clone()
-    }
-
-    fn show(&self, node: CSINode, _: &str, mirror: &mut Mirror) {
-        mirror.csi_node(node);
-    }
-
-    fn gone(&self, key: &str, mirror: &mut Mirror) {
-        mirror.csi_node_gone(key);
-    }
-
-    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
-        mirror.csi_node_names()
-    }
-}
-
-struct VolumeAttachments;
-
-impl Sight for VolumeAttachments {
-    type Object = VolumeAttachment;
-
-    const STARTS_WITHOUT_RIGHT: bool = true;
-
-    fn name(&self) -> String {
-        "volumeattachments".into()
-    }
-
-    fn key(&self, attachment: &VolumeAttachment) -> Option<String> {
-        attachment.metadata.name.clone()
-    }
-
-    fn show(&self, attachment: VolumeAttachment, _: &str, mirror: &mut Mirror) {
-        mirror.volume_attachment(attachment);
-    }
-
-    fn gone(&self, key: &str, mirror: &mut Mirror) {
-        mirror.volume_attachment_gone(key);
-    }
-
-    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
-        mirror.volume_attachment_names()
-    }
-}
-
 struct PriorityClasses;
 
 impl Sight for PriorityClasses {
@@ -413,6 +277,8 @@ impl Watches {
             always(&mut tasks, StorageClasses, Api::all(client.clone()), shared),
             always(&mut tasks, CsiNodes, Api::all(client.clone()), shared),
             always(&mut tasks, VolumeAttachments, Api::all(client.clone()), shared),
+            always(&mut tasks, CsiDrivers, Api::all(client.clone()), shared),
+            always(&mut tasks, StorageCapacities, Api::all(client.clone()), shared),
             always(&mut tasks, PriorityClasses, Api::all(client.clone()), shared),
             always(&mut tasks, Pods, Api::all(client.clone()), shared),
         ];

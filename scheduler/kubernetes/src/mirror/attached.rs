@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, VolumeAttachment};
 
 use super::Mirror;
 use super::volumes::{self, Name};
@@ -23,8 +23,10 @@ pub(super) type Attached = (String, String);
 /// What is known of attached volumes.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
-    /// By node, and by driver, how many volumes can be attached.
-    limits: BTreeMap<String, BTreeMap<String, u64>>,
+    /// By node, and by driver that is there, how many volumes can be attached; `None`: it does not limit them.
+    limits: BTreeMap<String, BTreeMap<String, Option<u64>>>,
+    /// Drivers that keep pods with their volumes from nodes where they are not there (yet).
+    must_be_there: BTreeSet<String>,
     /// By the name of a VolumeAttachment, its node.
     attached_to: BTreeMap<String, String>,
     /// By node, and by the name of a VolumeAttachment there, its PersistentVolume.
@@ -35,12 +37,12 @@ pub(super) struct Attachments {
 
 impl Mirror {
     pub(crate) fn csi_node(&mut self, node: CSINode) {
-        let limit = |driver: k8s_openapi::api::storage::v1::CSINodeDriver| {
-            let count = driver.allocatable?.count?;
-            Some((driver.name, u64::try_from(count).unwrap_or(0)))
+        let limit = |driver: CSINodeDriver| {
+            let count = driver.allocatable.and_then(|allocatable| allocatable.count);
+            (driver.name, count.map(|count| u64::try_from(count).unwrap_or(0)))
         };
         let (name, drivers) = (node.metadata.name.unwrap_or_default(), node.spec.drivers);
-        let limits: BTreeMap<String, u64> = drivers.into_iter().filter_map(limit).collect();
+        let limits: BTreeMap<String, Option<u64>> = drivers.into_iter().map(limit).collect();
         let before = self.attachments.limits.insert(name.clone(), limits.clone());
         if before != Some(limits) {
             self.changed_nodes.insert(name);
@@ -55,6 +57,21 @@ impl Mirror {
 
     pub(crate) fn csi_node_names(&self) -> BTreeSet<String> {
         self.attachments.limits.keys().cloned().collect()
+    }
+
+    /// Notes whether a driver keeps pods with its volumes from nodes where it is not there.
+    pub(super) fn keep_from_nodes_without(&mut self, driver: String, does: bool) {
+        let has_changed = match does {
+            true => self.attachments.must_be_there.insert(driver),
+            false => self.attachments.must_be_there.remove(&driver),
+        };
+        if has_changed {
+            self.changed_nodes.extend(self.nodes.keys().cloned());
+        }
+    }
+
+    pub(super) fn drivers_that_must_be_there(&self) -> impl Iterator<Item = &String> {
+        self.attachments.must_be_there.iter()
     }
 
     pub(crate) fn volume_attachment(&mut self, attachment: VolumeAttachment) {
@@ -123,7 +140,10 @@ impl Mirror {
             return BTreeMap::new();
         }
         let limits = self.attachments.limits.get(node);
-        let limit = |driver: &String| limits.and_then(|limits| limits.get(driver)).copied();
+        let limit = |driver: &String| match limits.and_then(|limits| limits.get(driver)) {
+            Some(limit) => *limit,
+            None => self.attachments.must_be_there.contains(driver).then_some(0),
+        };
         let mut attached: BTreeSet<Attached> = BTreeSet::new();
         if self.attachments.drivers.iter().any(|driver| limit(driver).is_some()) {
             let pods = self.on_node.get(node).into_iter().flatten().filter_map(|uid| self.pods.get(uid));

@@ -1,5 +1,6 @@
 //! Persistent volumes: a pod runs where its volumes can be mounted.
 
+mod capacity;
 mod making;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_scheduler_core::{Constraints, NodeOperator, NodeRequirement, NodeTerm};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use capacity::Capacities;
 pub(crate) use making::Unmade;
 use making::{Making, Unmakable};
 
@@ -37,6 +40,7 @@ pub(super) struct Volumes {
     users: BTreeMap<Name, BTreeSet<String>>,
     classes: BTreeMap<String, ClassFacts>,
     volumes: BTreeMap<String, VolumeFacts>,
+    capacities: Capacities,
     /// The claims for which volumes are being made.
     making: BTreeMap<Name, Making>,
     /// The claims for which no volume could be made somewhere.
@@ -55,7 +59,7 @@ struct VolumeFacts {
 }
 
 /// A claim for a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 struct ClaimFacts {
     uid: String,
     resource_version: String,
@@ -69,6 +73,8 @@ struct ClaimFacts {
     /// The UID of the pod that it was made with, for an ephemeral volume.
     controller: Option<String>,
     class: Option<String>,
+    /// The least size of its volume.
+    size: Option<Quantity>,
     /// The node for which a volume is being made.
     selected_node: Option<String>,
     /// One pod at a time may have it.
@@ -107,6 +113,7 @@ impl Mirror {
             is_leaving: metadata.deletion_timestamp.is_some(),
             controller: owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid),
             class: spec.storage_class_name,
+            size: spec.resources.and_then(|mut resources| resources.requests.as_mut()?.remove("storage")),
             selected_node: metadata.annotations.and_then(|annotations| annotations.get(SELECTED_NODE).cloned()),
         };
         if is_bound {
@@ -378,8 +385,12 @@ impl Volumes {
                  choose among volumes, so bind the claim by its volumeName"
             ));
         }
-        let selected = claim.selected_node.as_deref().map(only_on);
-        Ok(placement::both(class.terms.clone(), &selected.into_iter().collect()))
+        // The provisioner looks itself whether there is room on the node that is asked for already.
+        let others = match claim.selected_node.as_deref() {
+            Some(node) => BTreeSet::from([only_on(node)]),
+            None => self.capacities.terms(name, claim, &class.provisioner)?,
+        };
+        Ok(placement::both(class.terms.clone(), &others))
     }
 }
 

@@ -15,7 +15,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use serde_json::Value;
 
 use super::status::Failure;
@@ -51,7 +51,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 47] = [
+pub const RESOURCES: [&Resource; 49] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -59,6 +59,8 @@ pub const RESOURCES: [&Resource; 47] = [
     &VOLUME_CLAIMS,
     &STORAGE_CLASSES,
     &CSI_NODES,
+    &CSI_DRIVERS,
+    &CSI_STORAGE_CAPACITIES,
     &VOLUME_ATTACHMENTS,
     &PRIORITY_CLASSES,
     &CORE_EVENTS,
@@ -200,6 +202,19 @@ pub const STORAGE_CLASSES: Resource = Resource {
 /// `csinodes`.
 pub const CSI_NODES: Resource =
     Resource { plural: "csinodes", kind: "CSINode", decode: strictly::<CSINode>, ..STORAGE_CLASSES };
+
+/// `csidrivers`.
+const CSI_DRIVERS: Resource =
+    Resource { plural: "csidrivers", kind: "CSIDriver", decode: strictly::<CSIDriver>, ..STORAGE_CLASSES };
+
+/// `csistoragecapacities`.
+const CSI_STORAGE_CAPACITIES: Resource = Resource {
+    plural: "csistoragecapacities",
+    kind: "CSIStorageCapacity",
+    namespaced: true,
+    decode: strictly::<CSIStorageCapacity>,
+    ..STORAGE_CLASSES
+};
 
 /// `volumeattachments`. Nothing attaches volumes here.
 pub const VOLUME_ATTACHMENTS: Resource = Resource {

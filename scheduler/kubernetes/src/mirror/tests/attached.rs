@@ -156,3 +156,29 @@ impl World {
         ["v0", "v1", "v2", "v3"].into_iter().for_each(|name| volume(self, name));
     }
 }
+
+#[test]
+fn a_driver_can_keep_pods_from_nodes_where_it_is_not() {
+    let mut world = World::new();
+    world.node("n", 1);
+    volume(&mut world, "v0");
+    let driver = |prevents: bool| {
+        let spec = json!({"preventPodSchedulingIfMissing": prevents});
+        typed(&json!({"metadata": {"name": DRIVER}, "spec": spec}))
+    };
+    world.mirror.csi_driver(driver(true));
+    pod(&mut world, "a", &["v0"]);
+    world.reconcile();
+    assert!(world.names_of_bound().is_empty());
+    let there = json!({"name": DRIVER, "nodeID": "n"});
+    world.mirror.csi_node(typed(&json!({"metadata": {"name": "n"}, "spec": {"drivers": [there]}})));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    // Without that wish a driver that is not there is no obstacle.
+    world.mirror.csi_node_gone("n");
+    world.mirror.csi_driver(driver(false));
+    volume(&mut world, "v1");
+    pod(&mut world, "b", &["v1"]);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+}

@@ -185,3 +185,54 @@ fn a_pod_waits_for_no_volume_on_a_node_that_is_gone() {
     world.reconcile();
     assert_eq!((world.unready.len(), world.log.as_slice()), (0, ["a given up".to_owned()].as_slice()));
 }
+
+/// As with local disks, each node has its own storage.
+#[test]
+fn a_new_volume_is_made_only_where_enough_storage_is_left() {
+    const SIZES: [(&str, &str); 2] = [("m", "10Gi"), ("n", "40Gi")];
+    let mut world = World::new();
+    world.mirror.csi_driver(typed(&json!({"metadata": {"name": LOCAL}, "spec": {"storageCapacity": true}})));
+    for (node, left) in SIZES {
+        world.node(node, 1);
+        let mut labelled = world.nodes[node].clone();
+        labelled["metadata"]["labels"] = json!({"disk": node});
+        world.make_node(node, labelled);
+        let topology = json!({"matchLabels": {"disk": node}});
+        let capacity = json!({
+            "metadata": {"namespace": "storage", "name": node}, "storageClassName": "local",
+            "nodeTopology": topology, "capacity": left,
+        });
+        world.mirror.storage_capacity(typed(&capacity));
+        // It says nothing of the class.
+        let other = json!({"metadata": {"namespace": "storage", "name": "other"}, "storageClassName": "other",
+            "nodeTopology": {}, "capacity": "1Ti"});
+        world.mirror.storage_capacity(typed(&other));
+    }
+    let size = |world: &mut World, claim: &str, size: &str| {
+        world.volume_claim(claim, LOCAL);
+        world.change_volume_claim(claim, |of| of["spec"]["resources"] = json!({"requests": {"storage": size}}));
+        world.pod(claim, 10, with_claim(claim));
+    };
+    size(&mut world, "fits", "20Gi");
+    size(&mut world, "too-large", "41Gi");
+    world.reconcile();
+    assert_eq!(world.selected("fits"), Some("n"));
+    let why = world.why_waiting("too-large");
+    assert!(why.contains("41Gi") && why.contains("no node has so much storage left"), "{why}");
+    // The limit of one volume counts before what is left in all.
+    let large = json!({
+        "metadata": {"namespace": "storage", "name": "m"}, "storageClassName": "local", "nodeTopology": {},
+        "capacity": "1Gi", "maximumVolumeSize": "50Gi",
+    });
+    world.mirror.storage_capacity(typed(&large));
+    world.reconcile();
+    assert!(world.selected("too-large").is_some(), "{}", world.why_waiting("too-large"));
+    world.mirror.storage_capacity_gone("storage", "m");
+    size(&mut world, "again", "41Gi");
+    world.reconcile();
+    assert_eq!(world.selected("again"), None);
+    // A driver that does not say what is left is not asked.
+    world.mirror.csi_driver(typed(&json!({"metadata": {"name": LOCAL}, "spec": {}})));
+    world.reconcile();
+    assert!(world.selected("again").is_some(), "{}", world.why_waiting("again"));
+}
