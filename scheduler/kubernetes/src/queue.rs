@@ -177,10 +177,31 @@ impl QueueDefinition {
     }
 }
 
-/// A duration as the API server lets it through.
+/// A duration as the API server lets it through: whole numbers, each with its unit, in any order. One that is too long for
+/// the type is the longest. Objects of other groups also have durations such as `1.5h`.
 pub(crate) fn milliseconds(text: &str) -> Option<u64> {
-    let duration: jiff::SignedDuration = text.parse().ok()?;
-    u64::try_from(duration.as_millis()).ok()
+    let of_fractions = || u64::try_from(text.parse::<jiff::SignedDuration>().ok()?.as_millis()).ok();
+    sum_of_parts(text).or_else(of_fractions)
+}
+
+fn sum_of_parts(text: &str) -> Option<u64> {
+    let (mut sum_ms, mut rest) = (0_u64, text);
+    while !rest.is_empty() {
+        let (number, behind) = rest.split_at(rest.find(|of: char| !of.is_ascii_digit())?);
+        let (unit, next) = behind.split_at(behind.find(|of: char| of.is_ascii_digit()).unwrap_or(behind.len()));
+        let unit_ms = match unit {
+            _ if number.is_empty() => return None,
+            "ms" => 1,
+            "s" => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => return None,
+        };
+        let number: u64 = number.parse().unwrap_or(u64::MAX);
+        sum_ms = sum_ms.saturating_add(number.saturating_mul(unit_ms));
+        rest = next;
+    }
+    (!text.is_empty()).then_some(sum_ms)
 }
 
 /// This number of units; `None`: no limit. The conversion from `f64` stays within what `u64` can hold.
@@ -223,6 +244,25 @@ mod tests {
         // What is not named has the weight of what is.
         let unnamed = QueueDefinition::default().spec("default");
         assert_eq!(unnamed.allowances.get(&Resource::Cpu), Some(&allowance(Some(0), None, 1000)));
+    }
+
+    #[test]
+    fn durations_add_up_in_any_order() {
+        for (text, expected) in [
+            ("1h30m", Some(5_400_000)),
+            ("30m1h", Some(5_400_000)),
+            ("5m5m", Some(600_000)),
+            ("1ms1s", Some(1001)),
+            ("0s", Some(0)),
+            ("9999999999999999999999h", Some(u64::MAX)),
+            ("1.5h", Some(5_400_000)),
+            ("-1s", None),
+            ("5", None),
+            ("h", None),
+            ("", None),
+        ] {
+            assert_eq!(milliseconds(text), expected, "{text}");
+        }
     }
 
     #[test]

@@ -233,9 +233,11 @@ pub(crate) fn is_port(resource: &str) -> bool {
 }
 
 /// The ports of its node that a pod asks for, as resources of which a node has one each. Pods that want the same port
-/// of different addresses of a node are not put together.
+/// of different addresses of a node are not put together. As with kube-scheduler, an init container counts only if it
+/// goes on beside the containers.
 pub(crate) fn ports(spec: &PodSpec) -> impl Iterator<Item = String> {
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let sidecars = spec.init_containers.iter().flatten().filter(|of| of.restart_policy.as_deref() == Some("Always"));
+    let containers = spec.containers.iter().chain(sidecars);
     let ports = containers.flat_map(|container| container.ports.iter().flatten());
     ports.filter_map(|port| {
         let number = port.host_port.filter(|port| *port > 0)?;

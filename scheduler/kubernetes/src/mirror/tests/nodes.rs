@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{World, Write};
 
@@ -156,6 +156,19 @@ fn nobody_is_evicted_where_a_node_has_less_than_before() {
     world.change_leader();
     world.reconcile();
     assert_eq!(world.log, ["a to n"]);
+}
+
+#[test]
+fn ports_of_init_containers_that_end_are_free() {
+    let mut world = World::new();
+    world.node("n", 1);
+    for (name, policy) in [("a", Value::Null), ("b", Value::Null), ("c", json!("Always")), ("d", json!("Always"))] {
+        let init = json!({"name": "init", "ports": [{"containerPort": 80, "hostPort": 80}], "restartPolicy": policy});
+        world.pod(name, 0, json!({"spec": {"containers": [{"name": "main"}], "initContainers": [init]}}));
+        world.reconcile();
+    }
+    assert_eq!(world.names_of_bound(), ["a", "b", "c"]);
+    assert!(world.why_waiting("d").contains("hostPort/TCP/80"), "{}", world.why_waiting("d"));
 }
 
 #[test]
