@@ -40,7 +40,11 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, events: Events) {
             continue;
         }
         let starts = shared.read(Mirror::group_starts);
-        for (start, condition) in news(&mut said, starts, Timestamp::now()).into_iter().take(AT_A_LOOK) {
+        let mut news = news(&mut said, starts, Timestamp::now());
+        // Successes go first, then the groups of which something was said longest ago: groups whose reasons change all the
+        // time hold up no others.
+        news.sort_by_key(|(start, _)| (start.outcome.is_err(), said.get(&start.said.uid).map(|(at, _)| *at)));
+        for (start, condition) in news.into_iter().take(AT_A_LOOK) {
             let Some(left) = shared.fence.left() else { break };
             let text = start.outcome.as_ref().err().map(|wait| wait.text.clone()).unwrap_or_default();
             said.insert(start.said.uid.clone(), (Instant::now(), text.clone()));

@@ -50,9 +50,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown) {
             });
             changed.collect()
         });
-        written_at.retain(|_, at| at.elapsed() < PAUSE);
-        let due = wanted.into_iter().filter(|(name, _)| !written_at.contains_key(name));
-        for (name, status) in due.take(AT_A_LOOK).collect::<Vec<_>>() {
+        for (name, status) in due(wanted, &mut written_at, Instant::now()) {
             let Some(left) = shared.fence.left() else { break };
             written_at.insert(name.clone(), Instant::now());
             let patch = Patch::Merge(json!({"status": status}));
@@ -64,6 +62,22 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown) {
             }
         }
     }
+}
+
+/// The writes of this look. Those that were written longest ago go first, so queues that change all the time hold up no
+/// others.
+fn due(
+    wanted: BTreeMap<String, QueueStatus>,
+    written_at: &mut BTreeMap<String, Instant>,
+    now: Instant,
+) -> Vec<(String, QueueStatus)> {
+    let is_over = |at: Instant| now.saturating_duration_since(at) >= PAUSE;
+    written_at.retain(|name, at| wanted.contains_key(name) || !is_over(*at));
+    let is_due = |name: &String| written_at.get(name).is_none_or(|at| is_over(*at));
+    let mut due: Vec<(String, QueueStatus)> = wanted.into_iter().filter(|(name, _)| is_due(name)).collect();
+    due.sort_by_key(|(name, _)| written_at.get(name).copied());
+    due.truncate(AT_A_LOOK);
+    due
 }
 
 fn status(queue: Option<&QueueUse>, said: &QueueSaid, fault: Option<Fault>, now: Timestamp) -> QueueStatus {
@@ -123,6 +137,24 @@ mod tests {
         let condition = &wrong.conditions[0];
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Cycle"));
         assert_eq!((condition.last_transition_time.as_str(), wrong.observed_generation), ("1970-01-01T00:00:09Z", 2));
+    }
+
+    #[test]
+    fn queues_that_always_change_hold_up_no_others() {
+        let mut written_at = BTreeMap::new();
+        let mut written = BTreeMap::<String, usize>::new();
+        let first = Instant::now();
+        for look in 0..60 {
+            let wanted = (0..300).map(|number| (format!("q{number:03}"), QueueStatus::default())).collect();
+            let now = first + LOOK * look;
+            for (name, _) in due(wanted, &mut written_at, now) {
+                *written.entry(name.clone()).or_default() += 1;
+                written_at.insert(name, now);
+            }
+        }
+        // 60 looks write 20 each.
+        assert_eq!(written.len(), 300);
+        assert!(written.values().all(|times| *times == 4), "{written:?}");
     }
 
     #[test]
