@@ -33,7 +33,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
                 path.display()
             );
         }
-        return Ok(Database::open(&path)?.back_up(&file)?);
+        return Ok(Database::back_up_stopped(&path, &file)?);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -57,6 +57,17 @@ impl Database {
         Self::start(file, place, Leadership::default())
     }
 
+    /// Copies the database of a stopped scheduler, as [`Database::back_up`] does. Neither the file nor the copy is brought up
+    /// to date, so an older scheduler can still use both.
+    ///
+    /// # Errors
+    /// As for [`Database::open`] and [`Database::back_up`].
+    pub fn back_up_stopped(path: &Path, to: &Path) -> Result<(), StoreError> {
+        let file = Sqlite::open_as_it_is(path)?;
+        let place = file.path().display().to_string();
+        Self::start(file, place, Leadership::default())?.back_up(to)
+    }
+
     /// Starts the writer, the thread that uses a backend.
     pub(crate) fn start(
         backend: impl Backend + 'static,

@@ -1,5 +1,7 @@
 //! The engine's state in a database.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_engine::{self as engine, Batch, Saved, Store};
 
 use crate::database::Database;
@@ -35,21 +37,17 @@ impl EngineStore {
     fn write(&self, batch: &Batch) -> Result<(), StoreError> {
         let Batch { term, claims, nodes, memory } = batch;
         let term = *term;
-        let mut rows = Vec::with_capacity(claims.len() + nodes.len() + 1);
+        // A record can be removed and written again in one batch. Only its last value counts.
+        let mut rows = BTreeMap::new();
         for (key, record) in claims {
-            let value = record.as_ref().map(format::write_claim);
-            rows.push(EngineRow { kind: CLAIM, key: format::write_claim_key(key), value });
+            rows.insert((CLAIM, format::write_claim_key(key)), record.as_ref().map(format::write_claim));
         }
         for (name, record) in nodes {
-            let value = record.as_ref().map(format::write_node);
-            rows.push(EngineRow { kind: NODE, key: name.as_str().to_owned(), value });
+            rows.insert((NODE, name.as_str().to_owned()), record.as_ref().map(format::write_node));
         }
-        let memory = memory.iter().map(|memory| EngineRow {
-            kind: MEMORY,
-            key: String::new(),
-            value: Some(format::write_memory(memory)),
-        });
-        rows.extend(memory);
+        rows.extend(memory.iter().map(|memory| ((MEMORY, String::new()), Some(format::write_memory(memory)))));
+        let rows = rows.into_iter().map(|((kind, key), value)| EngineRow { kind, key, value });
+        let rows: Vec<EngineRow> = rows.collect();
         let place = self.database.place().to_owned();
         self.database.transact(move |tables| {
             let current = tables.term()?;

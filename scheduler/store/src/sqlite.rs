@@ -32,6 +32,14 @@ impl Sqlite {
         Ok(Self { connection, path, _lock: lock })
     }
 
+    /// Opens the existing file at this path for a copy of it. Its tables stay in the version in which they are.
+    pub(crate) fn open_as_it_is(path: &Path) -> Result<Self, StoreError> {
+        let path = file::resolve(path)?;
+        let lock = Lock::take(&path)?;
+        let connection = schema::open_as_it_is(&path)?;
+        Ok(Self { connection, path, _lock: lock })
+    }
+
     /// The path of the file, without links.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -81,6 +89,23 @@ mod tests {
         fn back_up(&mut self, queue: &mut Queue, to: &Path) -> Result<(), StoreError> {
             self.sqlite.back_up(queue, to)
         }
+    }
+
+    #[test]
+    fn a_backup_of_a_stopped_scheduler_keeps_the_older_version() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, backup] = ["state.db", "backup.db"].map(|name| folder.path().join(name));
+        let sqlite = Sqlite::open(&path).expect("it can be opened");
+        sqlite.connection.pragma_update(None, "user_version", 1).expect("as an older scheduler left it");
+        drop(sqlite);
+        Database::back_up_stopped(&path, &backup).expect("a backup");
+        for file in [path, backup] {
+            let connection = schema::connect(&file).expect("a database");
+            let version = connection.pragma_query_value(None, "user_version", |row| row.get::<_, i32>(0));
+            assert_eq!(version, Ok(1), "{}", file.display());
+        }
+        let missing = Database::back_up_stopped(&folder.path().join("none.db"), &folder.path().join("other.db"));
+        missing.expect_err("there is no such file");
     }
 
     #[test]

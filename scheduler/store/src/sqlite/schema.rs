@@ -55,6 +55,14 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
+/// Opens an existing database and changes nothing in it. The caller must hold the lock.
+pub(super) fn open_as_it_is(path: &Path) -> Result<Connection, StoreError> {
+    file::examine(path)?;
+    let connection = connect(path)?;
+    check(&connection, path, VERSIONS)?;
+    Ok(connection)
+}
+
 /// Connects to an existing file, and writes nothing yet.
 pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
     let connect = || -> Result<Connection, rusqlite::Error> {

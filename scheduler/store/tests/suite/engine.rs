@@ -29,6 +29,20 @@ on_each_backend! {
         assert_eq!(saved.memory, memory);
     }
 
+    fn of_a_record_that_a_batch_changes_twice_the_last_counts(kit) {
+        let mut store = kit.database().engine_store();
+        let term = store.load().expect("an empty store can be loaded").term;
+        let claims = vec![(key("a", Some(7)), Some(record(1))), (key("b", None), Some(record(2)))];
+        store.save(&Batch { term, claims, ..Batch::default() }).expect("saved");
+        let again = vec![(key("a", Some(7)), None), (key("a", Some(7)), Some(record(3)))];
+        let gone = vec![(key("b", None), Some(record(4))), (key("b", None), None)];
+        store.save(&Batch { term, claims: [again, gone].concat(), ..Batch::default() }).expect("saved");
+        drop(store);
+        kit.reopen();
+        let saved = kit.database().engine_store().load().expect("it can be loaded");
+        assert_eq!(saved.claims, [(key("a", Some(7)), record(3))]);
+    }
+
     fn a_term_that_has_ended_cannot_save(kit) {
         let (mut old, mut new) = (kit.database().engine_store(), kit.database().engine_store());
         let batch = |term| Batch { term, claims: vec![(key("a", None), Some(record(term)))], ..Batch::default() };
