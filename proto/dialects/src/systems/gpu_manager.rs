@@ -2,7 +2,8 @@
 //!
 //! `tencent.com/vcuda-core` is percent of a device. Below 100 it needs `tencent.com/vcuda-memory`, in units of 256 MiB.
 //! A multiple of 100 means whole devices, for which the memory is ignored. The pod's annotation
-//! `tencent.com/vcuda-core-limit` is the limit on time of a part; by default it equals the request.
+//! `tencent.com/vcuda-core-limit` is the limit on time of a part; by default it equals the request. Webhooks copy every
+//! request into it, also 200, so for whole devices it is ignored.
 //!
 //! Of the variables that gpu-manager sets, `NVIDIA_VISIBLE_DEVICES` is not needed with CDI, and `LD_LIBRARY_PATH` would
 //! name a folder of gpu-manager's own libraries, which is not mounted here.
@@ -37,7 +38,6 @@ pub(crate) const SYSTEM: System = System {
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
     let memory = request.memory(MEMORY, UNIT_BYTES)?;
-    let limit: Option<u32> = request.annotated(CORE_LIMIT, 1..=100)?;
     let (devices, share) = match (request.percent_or_devices(CORE, 1)?, memory) {
         (None, _) => {
             let advice = "add the percent of a device's time that it needs";
@@ -49,6 +49,7 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
             return Err(Refusal::Alone { key: CORE.into(), needs: MEMORY, advice });
         }
         (Some(Percent::Part(percent)), Some(memory)) => {
+            let limit: Option<u32> = request.annotated(CORE_LIMIT, 1..=100)?;
             if let Some(limit) = limit.filter(|limit| *limit < percent) {
                 return Err(Refusal::value(CORE_LIMIT, limit, format!("at least {CORE}, which is {percent}")));
             }

@@ -27,6 +27,14 @@ fn the_soft_limit_bounds_a_part() {
 }
 
 #[test]
+fn the_soft_limit_says_nothing_about_whole_devices() {
+    for limit in ["200", "50", "x"] {
+        let wish = ask(GpuManager, &[(CORE, "200")], &[("tencent.com/vcuda-core-limit", limit)]).unwrap();
+        assert_eq!((wish.devices, wish.share), (2, Share::Whole), "{limit}");
+    }
+}
+
+#[test]
 fn the_decision_of_gpu_admission_is_followed() {
     let decided = |index| ask(GpuManager, &[(CORE, "200")], &[(index, "2,3")]).unwrap().constraints.decided;
     assert_eq!(decided("tencent.com/predicate-gpu-idx-0"), Some(Decided::Indexes(vec![2, 3])));
