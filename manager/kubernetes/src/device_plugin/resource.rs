@@ -162,7 +162,7 @@ mod tests {
     use aliquot_dialects::Dialect;
 
     use super::*;
-    use crate::device_plugin::test_node::{GIB, device, mig_instance, slice_of};
+    use crate::device_plugin::test_node::{GIB, device, mig_instance, pod, slice_of};
 
     fn names(dialects: &[Dialect], devices: &Devices) -> Vec<String> {
         let spoken = Spoken::new(dialects.iter().copied()).unwrap();
@@ -195,6 +195,23 @@ mod tests {
             })
             .collect();
         assert_eq!(of_whole, [("nvidia.com/gpu", 0), ("nvidia.com/mig-1g.10gb", 2), ("nvidia.com/mig-1g.10gb.me", 1)]);
+    }
+
+    #[test]
+    fn a_container_gets_the_instances_whose_name_it_asks_for() {
+        let profiles = ["1g.24gb", "1g.24gb+gfx", "1g.24gb+me", "1g.24gb+me.all", "2g.48gb-me"];
+        let instances = profiles.iter().zip(1..).map(|(profile, index)| mig_instance(index, profile)).collect();
+        let devices = Devices { devices: instances, ..Devices::default() };
+        let spoken = Spoken::new([Dialect::Nvidia]).unwrap();
+        let facts = NodeFacts::default();
+        let all = Resource::all(&spoken, &facts, &devices);
+        let of_instances: Vec<&Resource> = all.iter().filter(|resource| resource.profile.is_some()).collect();
+        assert_eq!(of_instances.len(), profiles.len());
+        for resource in of_instances {
+            let asking = pod("main", &[(resource.name.as_str(), "1")], &[]);
+            let wish = spoken.translate(&asking, 0, &facts).unwrap().unwrap();
+            assert_eq!(wish.constraints.mig_profile, resource.profile, "{}", resource.name);
+        }
     }
 
     #[test]

@@ -48,12 +48,10 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
     Ok(wish)
 }
 
-/// The profile that a resource's name ends with. A `+` of the profile (`1g.10gb+me`) is a dot in the name.
+/// The profile that a resource's name ends with. A `+` of the profile is a dot in the name: `1g.24gb.me.all` means
+/// `1g.24gb+me.all`. It stands behind the memory, which only such attributes follow with a dot.
 fn profile(name: &str) -> String {
-    match name.strip_suffix(".me") {
-        Some(profile) => format!("{profile}+me"),
-        None => name.to_owned(),
-    }
+    name.replacen("gb.", "gb+", 1)
 }
 
 fn advertised(node: &NodeFacts) -> Vec<Advertised> {

@@ -13,7 +13,14 @@ fn devices_are_whole() {
 
 #[test]
 fn a_mig_instance_is_one_of_its_profile() {
-    for (resource, profile) in [("nvidia.com/mig-3g.40gb", "3g.40gb"), ("nvidia.com/mig-1g.10gb.me", "1g.10gb+me")] {
+    for (resource, profile) in [
+        ("nvidia.com/mig-3g.40gb", "3g.40gb"),
+        ("nvidia.com/mig-1g.10gb.me", "1g.10gb+me"),
+        ("nvidia.com/mig-1g.24gb.gfx", "1g.24gb+gfx"),
+        ("nvidia.com/mig-1g.24gb.me.all", "1g.24gb+me.all"),
+        ("nvidia.com/mig-2g.48gb-me", "2g.48gb-me"),
+        ("nvidia.com/mig-1c.2g.10gb", "1c.2g.10gb"),
+    ] {
         let wish = ask(Nvidia, &[(resource, "2")], &[]).unwrap();
         assert_eq!((wish.devices, wish.share), (2, Share::Whole));
         assert_eq!(wish.constraints.mig_profile.as_deref(), Some(profile));
