@@ -126,7 +126,7 @@ impl SliceConfig {
         }
         let host_memory_limit_bytes = read
             .host_memory_limit
-            .map(|text| quantity::whole(&text).map_err(|_| SliceConfigError::HostMemoryLimit { found: text }));
+            .map(|text| quantity::bytes(&text).map_err(|_| SliceConfigError::HostMemoryLimit { found: text }));
         Ok(SliceConfig {
             core_limit_percent: read.core_limit_percent,
             priority_class: read.priority_class,
@@ -184,6 +184,17 @@ mod tests {
             host_memory_limit_bytes: Some(4 << 30),
         };
         assert_eq!(config, Ok(expected));
+    }
+
+    #[test]
+    fn a_limit_of_host_memory_is_rounded_down_to_whole_bytes() {
+        let limit = |text: &str| {
+            let config = SliceConfig::parse(&with("hostMemoryLimit", json!(text)));
+            config.ok()?.host_memory_limit_bytes
+        };
+        assert_eq!(["0.1Gi", "1.1Gi", "0"].map(limit), [Some(107_374_182), Some(1_181_116_006), Some(0)]);
+        // 0 is no limit at all, so less than a byte is not taken for it.
+        assert_eq!(limit("0.5"), None);
     }
 
     #[test]

@@ -23,6 +23,21 @@ pub fn whole(text: &str) -> Result<u64, QuantityError> {
     }
 }
 
+/// A quantity of bytes, rounded down to whole ones: `1.1Gi` is not a whole number of them. Only a quantity of 0 is 0,
+/// which often has a meaning of its own.
+///
+/// # Errors
+/// It is no quantity, is negative, is more than 0 and less than a byte, or does not fit.
+pub fn bytes(text: &str) -> Result<u64, QuantityError> {
+    let (number, suffix) = Decimal::parse_prefix(text).ok_or(QuantityError)?;
+    let (multiplier, divisor) = scale(suffix).ok_or(QuantityError)?;
+    let (value, is_exact) = number.times(multiplier).ok_or(QuantityError)?;
+    match value / divisor {
+        0 if value > 0 || !is_exact => Err(QuantityError),
+        bytes => Ok(bytes),
+    }
+}
+
 /// The quantity in thousandths, rounded up, as Kubernetes rounds what is asked for.
 ///
 /// # Errors
@@ -75,6 +90,25 @@ mod tests {
             ("0.5k", 500),
         ] {
             assert_eq!(whole(text), Ok(value), "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_rounded_down_to_whole_ones() {
+        for (text, value) in [
+            ("0", 0),
+            ("0Gi", 0),
+            ("4Gi", 4 << 30),
+            ("1.1Gi", 1_181_116_006),
+            ("0.1Gi", 107_374_182),
+            ("1500m", 1),
+            ("1.5", 1),
+            ("0.001Ki", 1),
+        ] {
+            assert_eq!(bytes(text), Ok(value), "{text}");
+        }
+        for text in ["", "0.5", "999m", "1n", "1e-24", "-1Gi", "4GB", "NaN", "16Ei"] {
+            assert_eq!(bytes(text), Err(QuantityError), "{text}");
         }
     }
 

@@ -164,7 +164,7 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Bytes, String> {
         let of_kubernetes = text.strip_suffix("iB").map_or_else(|| text.to_owned(), |number| format!("{number}i"));
-        match quantity::whole(&of_kubernetes) {
+        match quantity::bytes(&of_kubernetes) {
             Ok(bytes) if bytes > 0 => Ok(Bytes(bytes)),
             Ok(_) => Err("the amount of memory is 0; leave --gpu-memory out to get the same percentage as of the time"
                 .to_owned()),
@@ -250,7 +250,9 @@ mod tests {
 
     #[test]
     fn amounts_are_read_as_kubernetes_does() {
-        for (text, bytes) in [("8Gi", 8 << 30), ("8GiB", 8 << 30), ("1.5Gi", 3 << 29), ("8G", 8_000_000_000)] {
+        for (text, bytes) in
+            [("8Gi", 8 << 30), ("8GiB", 8 << 30), ("1.5Gi", 3 << 29), ("1.1Gi", 1_181_116_006), ("8G", 8_000_000_000)]
+        {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
         for text in ["", "0", "0Gi", "-1Gi", "8GB", "NaN", "iB"] {

@@ -84,9 +84,10 @@ fn nv_fractions(request: &Request<'_>) -> Result<Option<Wish>, Refusal> {
     let bytes = |suffix: &str| {
         let key = of_container(request, suffix);
         let Some(text) = request.annotation(&key) else { return Ok(None) };
-        let found = quantity::whole(text).map_err(|must| must.to_string());
-        let found = found.and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("at least 1".to_owned()) });
-        found.map(Some).map_err(|must| Refusal::value(key, text, must))
+        match quantity::bytes(text) {
+            Ok(bytes) if bytes > 0 => Ok(Some(bytes)),
+            _ => Err(Refusal::value(key, text, "an amount of memory, at least one byte, for example 2Gi")),
+        }
     };
     let (asked, limit) = (bytes(REQUEST)?, bytes(LIMIT)?);
     let Some(memory) = limit.or(asked) else { return Ok(None) };

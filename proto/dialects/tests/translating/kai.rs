@@ -30,8 +30,9 @@ fn containers_have_annotations_of_their_own() {
     let (request, limit) =
         ("nvidia.com/container.main.gpu-memory.request", "nvidia.com/container.main.gpu-memory.limit");
     let mode = "nvidia.com/container.main.gpu-compute.mode";
-    let table: [(Pairs<'_>, u64); 4] = [
+    let table: [(Pairs<'_>, u64); 5] = [
         (&[(request, "2048Mi")], 2 * GIB),
+        (&[(request, "1.1Gi")], 1_181_116_006),
         (&[(limit, "1024M")], 1_024_000_000),
         (&[(request, "2048Mi"), (limit, "4Gi")], 4 * GIB),
         (&[(limit, "4Gi"), (mode, "time-slicing")], 4 * GIB),
@@ -41,8 +42,8 @@ fn containers_have_annotations_of_their_own() {
         assert_eq!((wish.devices, wish.share), (1, memory_only(Memory::Bytes(bytes))), "{annotations:?}");
     }
     let refused: [(Pairs<'_>, &str); 7] = [
-        (&[(request, "2 GB")], "gpu-memory.request is \"2 GB\"; it must be a whole number"),
-        (&[(limit, "0")], "gpu-memory.limit is \"0\"; it must be at least 1"),
+        (&[(request, "2 GB")], "gpu-memory.request is \"2 GB\"; it must be an amount of memory"),
+        (&[(limit, "0")], "gpu-memory.limit is \"0\"; it must be an amount of memory, at least one byte"),
         (&[(request, "4Gi"), (limit, "2Gi")], "at least what is requested, which is 4294967296 bytes"),
         (
             &[(limit, "2Gi"), ("gpu-fraction", "0.5")],
