@@ -61,17 +61,28 @@ pub enum Refusal {
     },
     /// A request of a system that the node does not speak.
     #[error(
-        "{key} is a request in the dialect of {}, which this node does not accept; add {:?} to the node's dialects, \
-         or ask for aliquot.dev/gpu-core and aliquot.dev/gpu-memory",
+        "{key} is a request in the dialect of {}, which this node does not accept; {}, or ask for aliquot.dev/gpu-core \
+         and aliquot.dev/gpu-memory",
         .dialect.title(),
-        .dialect.name()
+        added(*.dialect, *.in_place_of)
     )]
     NotSpoken {
         /// The resource or annotation.
         key: String,
         /// The system that it belongs to.
         dialect: Dialect,
+        /// A dialect of the node in which the same name means something else.
+        in_place_of: Option<Dialect>,
     },
+}
+
+fn added(dialect: Dialect, in_place_of: Option<Dialect>) -> String {
+    match in_place_of.map(Dialect::name) {
+        None => format!("add {:?} to the node's dialects", dialect.name()),
+        Some(other) => {
+            format!("write {:?} in place of {other:?} in the node's dialects, which cannot have both", dialect.name())
+        }
+    }
 }
 
 impl Refusal {

@@ -62,27 +62,46 @@ impl Spoken {
         let Some(container) = pod.containers.get(index) else { return Ok(None) };
         let request = Request { pod, container, index, node };
         let keys = keys(&request);
-        let spoken = |key: &Key| key.dialects.iter().copied().find(|dialect| self.0.contains(dialect));
-        let Some((first, dialect)) = keys.iter().find_map(|key| Some((key, spoken(key)?))) else {
-            return match keys.first().and_then(|key| Some((key, *key.dialects.first()?))) {
-                Some((key, dialect)) => Err(Refusal::NotSpoken { key: key.name.clone(), dialect }),
-                None => Ok(None),
-            };
+        let Some(first) = keys.first() else { return Ok(None) };
+        let has_all = |dialect: &Dialect| keys.iter().all(|key| key.dialects.contains(dialect));
+        let Some(dialect) = self.iter().find(has_all) else {
+            return Err(self.not_understood(first, &keys, Dialect::ALL.into_iter().find(has_all)));
         };
-        let stranger = keys.iter().find(|key| !key.dialects.contains(&dialect));
-        if let Some((stranger, second_dialect)) = stranger.and_then(|key| Some((key, *key.dialects.first()?))) {
-            return Err(Refusal::Mixed {
-                first: first.name.clone(),
-                first_dialect: dialect,
-                second: stranger.name.clone(),
-                second_dialect,
-            });
-        }
         let mut wish = (dialect.system().translate)(&request)?;
         if let Some(decided) = decided(&request)? {
             wish.constraints.decided = Some(decided);
         }
         Ok(Some(wish))
+    }
+
+    /// Why a request is refused of which no dialect that is spoken has all words. `of_all`: the one that has them.
+    fn not_understood(&self, first: &Key, keys: &[Key], of_all: Option<Dialect>) -> Refusal {
+        let spoken = |key: &Key| key.dialects.iter().copied().find(|dialect| self.0.contains(dialect));
+        let known = keys.iter().find_map(|key| Some((key, spoken(key)?)));
+        let stranger = known.and_then(|(_, dialect)| keys.iter().find(|key| !key.dialects.contains(&dialect)));
+        match (of_all, known, stranger) {
+            (None, Some((first, first_dialect)), Some(second)) => Refusal::Mixed {
+                first: first.name.clone(),
+                first_dialect,
+                second: second.name.clone(),
+                second_dialect: second.dialect,
+            },
+            (of_all, ..) => {
+                let key = stranger.unwrap_or(first);
+                self.not_spoken(&key.name, of_all.unwrap_or(key.dialect))
+            }
+        }
+    }
+
+    /// Refuses a word of a dialect that is not spoken.
+    pub(crate) fn not_spoken(&self, key: &str, dialect: Dialect) -> Refusal {
+        let other = |clash: Clash| match (clash.first == dialect, clash.second == dialect) {
+            (true, _) => Some(clash.second),
+            (_, true) => Some(clash.first),
+            _ => None,
+        };
+        let in_place_of = CLASHES.into_iter().filter_map(other).find(|other| self.0.contains(other));
+        Refusal::NotSpoken { key: key.to_owned(), dialect, in_place_of }
     }
 }
 
@@ -124,10 +143,21 @@ pub(crate) fn decided_percent(part: &DecidedPart) -> Result<u32, Refusal> {
     Ok(percent)
 }
 
-/// A resource or annotation that asks for devices, and the dialects that it belongs to: at least one.
+/// A resource or annotation that asks for devices.
 struct Key {
     name: String,
+    /// The dialects that it belongs to.
     dialects: Vec<Dialect>,
+    /// The first of them.
+    dialect: Dialect,
+}
+
+impl Key {
+    /// `None`: it belongs to no dialect.
+    fn new(name: &str, dialects: Vec<Dialect>) -> Option<Key> {
+        let dialect = *dialects.first()?;
+        Some(Key { name: name.to_owned(), dialects, dialect })
+    }
 }
 
 /// Whether a container asks for devices in any dialect, spoken or not.
@@ -141,13 +171,11 @@ pub(crate) fn asks_by_annotations_alone(request: &Request<'_>, dialect: Dialect)
 }
 
 fn keys(request: &Request<'_>) -> Vec<Key> {
-    let resources = request.container.resources.keys().map(|resource| {
+    let resources = request.container.resources.keys().filter_map(|resource| {
         let is_of = |dialect: &Dialect| dialect.has_resource(resource);
-        Key { name: resource.clone(), dialects: Dialect::ALL.into_iter().filter(is_of).collect() }
+        Key::new(resource, Dialect::ALL.into_iter().filter(is_of).collect())
     });
-    let annotations = Dialect::ALL.into_iter().filter_map(|dialect| {
-        let name = (dialect.system().annotation)(request)?.to_owned();
-        Some(Key { name, dialects: vec![dialect] })
-    });
-    resources.chain(annotations).filter(|key| !key.dialects.is_empty()).collect()
+    let annotations =
+        Dialect::ALL.into_iter().filter_map(|dialect| Key::new((dialect.system().annotation)(request)?, vec![dialect]));
+    resources.chain(annotations).collect()
 }

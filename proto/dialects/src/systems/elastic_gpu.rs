@@ -118,7 +118,7 @@ impl Spoken {
         (core_percent, memory_bytes): (Option<u32>, Option<u64>),
     ) -> Result<Wish, Refusal> {
         if !self.iter().any(|dialect| dialect == Dialect::ElasticGpu) {
-            return Err(Refusal::NotSpoken { key: ELASTIC_GPU.to_owned(), dialect: Dialect::ElasticGpu });
+            return Err(self.not_spoken(ELASTIC_GPU, Dialect::ElasticGpu));
         }
         pod.check_elastic_gpu(index)?;
         let container = pod.containers.get(index).cloned().unwrap_or_default();

@@ -50,7 +50,7 @@ fn invalid_requests_are_refused_with_a_reason() {
             (&[(MEMORY, "15E")], "a number of units of 1073741824 bytes"),
             (
                 &[(MEMORY, "3"), ("aliyun.com/gpu-core.percentage", "10")],
-                "(GPUShare) and aliyun.com/gpu-core.percentage (cGPU) are of two systems",
+                "aliyun.com/gpu-core.percentage is a request in the dialect of cGPU",
             ),
         ],
     );

@@ -19,8 +19,33 @@ fn a_container_that_asks_for_no_device_gets_none() {
 fn a_dialect_that_is_not_spoken_is_refused_with_a_remedy() {
     let pod = pod(&[container("a", &[("tencent.com/vcuda-core", "100")])], &[]);
     let refusal = Spoken::new([]).unwrap().translate(&pod, 0, &NodeFacts::default()).unwrap_err();
-    assert_eq!(refusal, Refusal::NotSpoken { key: "tencent.com/vcuda-core".into(), dialect: Dialect::GpuManager });
+    let (key, dialect) = ("tencent.com/vcuda-core".to_owned(), Dialect::GpuManager);
+    assert_eq!(refusal, Refusal::NotSpoken { key, dialect, in_place_of: None });
     assert!(refusal.to_string().contains("add \"gpu-manager\" to the node's dialects"), "{refusal}");
+}
+
+#[test]
+fn words_of_a_sibling_dialect_are_not_those_of_two_systems() {
+    let of_hami = [("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1024")];
+    let of_cgpu = [("aliyun.com/gpu-core.percentage", "15"), ("aliyun.com/gpu-mem", "8")];
+    let of_nvidia = [("nvidia.com/mig-1g.10gb", "1")];
+    for (spoken, resources, key, dialect, in_place_of) in [
+        (Some(Dialect::Nvidia), &of_hami[..], "nvidia.com/gpumem", Dialect::Hami, Some(Dialect::Nvidia)),
+        (Some(Dialect::Nvidia), &of_hami[1..], "nvidia.com/gpumem", Dialect::Hami, Some(Dialect::Nvidia)),
+        (Some(Dialect::Hami), &of_nvidia, "nvidia.com/mig-1g.10gb", Dialect::Nvidia, Some(Dialect::Hami)),
+        (Some(Dialect::GpuShare), &of_cgpu, of_cgpu[0].0, Dialect::Cgpu, Some(Dialect::GpuShare)),
+        // The word that both have is not taken for one of the other system.
+        (None, &of_hami, "nvidia.com/gpu", Dialect::Hami, None),
+    ] {
+        let pod = pod(&[container("a", resources)], &[]);
+        let refusal = Spoken::new(spoken).unwrap().translate(&pod, 0, &NodeFacts::default()).unwrap_err();
+        assert_eq!(refusal, Refusal::NotSpoken { key: key.into(), dialect, in_place_of }, "{refusal}");
+        let (name, text) = (dialect.name(), refusal.to_string());
+        match in_place_of {
+            Some(other) => assert!(text.contains(&format!("write \"{name}\" in place of \"{other}\"")), "{text}"),
+            None => assert!(text.contains(&format!("add \"{name}\" to the node's dialects")), "{text}"),
+        }
+    }
 }
 
 #[test]
