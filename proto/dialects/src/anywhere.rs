@@ -15,12 +15,14 @@ impl Pod {
     /// `None`: some node may accept it.
     #[must_use]
     pub fn refused_everywhere(&self, index: usize) -> Option<Refusal> {
-        let facts = most_generous();
+        let nodes = most_generous();
         let mut telling: Option<Refusal> = None;
-        for dialect in Dialect::ALL {
+        for (dialect, facts) in
+            Dialect::ALL.into_iter().flat_map(|dialect| nodes.each_ref().map(|node| (dialect, node)))
+        {
             // Aliquot's own dialect never clashes with another one.
             let Ok(spoken) = Spoken::new([dialect]) else { continue };
-            match spoken.translate(self, index, &facts) {
+            match spoken.translate(self, index, facts) {
                 Ok(_) | Err(Refusal::Undecided { .. }) => return None,
                 Err(refusal) if telling.as_ref().is_none_or(|before| rank(&refusal) < rank(before)) => {
                     telling = Some(refusal);
@@ -34,7 +36,7 @@ impl Pod {
     /// Whether the container with this index asks for devices, in any dialect.
     #[must_use]
     pub fn asks_for_devices(&self, index: usize) -> bool {
-        let node = &most_generous();
+        let [node, _] = &most_generous();
         let container = self.containers.get(index);
         container.is_some_and(|container| asks(&Request { pod: self, container, index, node }))
     }
@@ -56,7 +58,7 @@ impl Pod {
         if self.elastic_gpu_claim(index).is_some() {
             return (!asked(ELASTIC_GPU)).then_some(ELASTIC_GPU);
         }
-        let facts = most_generous();
+        let [facts, _] = most_generous();
         let container = self.containers.get(index)?;
         let request = Request { pod: self, container, index, node: &facts };
         if asks_by_annotations_alone(&request, Dialect::Kai) {
@@ -76,25 +78,26 @@ impl Pod {
     }
 }
 
-/// The settings with which a node accepts everything that any node accepts.
-fn most_generous() -> NodeFacts {
-    NodeFacts {
+/// The settings with which one of two nodes accepts everything that any node accepts. They are two because where devices
+/// are shared by NVIDIA's words they are not whole.
+fn most_generous() -> [NodeFacts; 2] {
+    [1, u32::MAX].map(|nvidia_replicas| NodeFacts {
         memory_unit_bytes: 1,
         gpushare_unit_bytes: 1,
         whole_devices: true,
-        nvidia_replicas: u32::MAX,
+        nvidia_replicas,
         aws_vgpus: u32::MAX,
         ..NodeFacts::default()
-    }
+    })
 }
 
 /// The rank of a refusal: the smallest one tells the most about the fault. The value itself comes first, then two
-/// systems in one container, and last that a node does not speak the dialect, because that holds for every dialect but
-/// the right one.
+/// systems in one container, and last that a node does not speak the dialect or offer the resource, because that holds
+/// for every node but the right one.
 fn rank(refusal: &Refusal) -> u8 {
     match refusal {
         Refusal::Value { .. } | Refusal::Together { .. } | Refusal::Alone { .. } | Refusal::Undecided { .. } => 0,
         Refusal::Mixed { .. } => 1,
-        Refusal::NotSpoken { .. } => 2,
+        Refusal::NotSpoken { .. } | Refusal::NotOffered { .. } => 2,
     }
 }

@@ -35,6 +35,15 @@ pub enum Refusal {
         /// What the user can do.
         advice: &'static str,
     },
+    /// A resource that the node has not, because its settings are others. Kubelet takes no notice of such a resource, so
+    /// it would start the container without a device.
+    #[error("{key} is not among the resources of this node; {advice}")]
+    NotOffered {
+        /// The resource.
+        key: &'static str,
+        /// The setting, and what the user can ask for instead.
+        advice: &'static str,
+    },
     /// Resources of two systems in one container.
     #[error(
         "{first} ({}) and {second} ({}) are of two systems; use the resources of one",

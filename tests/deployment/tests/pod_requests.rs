@@ -103,10 +103,12 @@ fn is_understood(limits: &[(&str, &str)]) -> bool {
     let container = Container { name: "main".into(), resources };
     let pod = Pod { annotations: BTreeMap::new(), containers: vec![container] };
     let facts = NodeFacts { memory_unit_bytes: 1 << 20, gpushare_unit_bytes: 1 << 30, ..NodeFacts::default() };
-    let facts = NodeFacts { slots_per_device: 10, nvidia_replicas: 10, aws_vgpus: 10, whole_devices: true, ..facts };
+    let facts = NodeFacts { slots_per_device: 10, aws_vgpus: 10, whole_devices: true, ..facts };
+    // Devices are whole on the one and shared on the other.
+    let nodes = [1, 10].map(|nvidia_replicas| NodeFacts { nvidia_replicas, ..facts.clone() });
     Dialect::ALL.into_iter().any(|dialect| {
         let spoken = Spoken::new([dialect]).unwrap();
-        spoken.translate(&pod, 0, &facts).is_ok()
+        nodes.iter().any(|node| spoken.translate(&pod, 0, node).is_ok())
     })
 }
 

@@ -1,8 +1,8 @@
 //! HAMi.
 //!
-//! `nvidia.com/gpu` is a number of devices (1 by default). The other resources hold for each of them: `gpumem` is MiB
-//! and `gpumem-percentage` percent of its memory, `gpucores` percent of its time. Annotations of the pod say which
-//! devices are suitable.
+//! `nvidia.com/gpu` is a number of devices. The other resources hold for each of them: `gpumem` is MiB and
+//! `gpumem-percentage` percent of its memory, `gpucores` percent of its time. Where the number is left out HAMi's webhook
+//! adds it, and so does Aliquot's: kubelet hands out nothing else. Annotations of the pod say which devices are suitable.
 //!
 //! Like HAMi, the node gives kubelet only a number of containers per device to hand out. Where HAMi's extender does not
 //! tell kube-scheduler to ignore the other resources, it must see them in the node's status, or their pods would wait for
@@ -47,6 +47,11 @@ pub(crate) const SYSTEM: System = System {
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
     let share = per_device::share(request, &NAMES)?;
+    let others = [NAMES.memory, NAMES.memory_percentage, NAMES.cores, PRIORITY];
+    if let Some(key) = others.into_iter().find(|name| !request.has(GPU) && request.has(name)) {
+        let advice = "add the number of devices";
+        return Err(Refusal::Alone { key: key.into(), needs: GPU, advice });
+    }
     let mut wish = request.wish(Dialect::Hami, request.devices(GPU)?, share);
     if let Some(mode @ ("mig" | "mps")) = request.annotation(MODE) {
         return Err(Refusal::value(MODE, mode, "hami-core, or left out: this node shares its devices itself"));

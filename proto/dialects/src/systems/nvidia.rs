@@ -39,13 +39,26 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
     }
     if first == SHARED {
         request.amount_within(SHARED, 1..=1)?;
-        let replicas = request.node.nvidia_replicas.clamp(1, 100);
+        let Some(replicas) = replicas(request.node) else {
+            let advice = "set nvidia_replicas in its configuration to 2 or more, or ask for nvidia.com/gpu";
+            return Err(Refusal::NotOffered { key: SHARED, advice });
+        };
         let memory = Memory::PartsPerMillion(MILLION / replicas);
         return Ok(request.wish(Dialect::Nvidia, 1, Share::ByMemory { memory, core_limit_percent: Some(100) }));
     }
-    let mut wish = request.wish(Dialect::Nvidia, request.devices(first)?, Share::Whole);
+    let devices = request.devices(first)?;
+    if first == GPU && replicas(request.node).is_some() {
+        let advice = "set nvidia_replicas = 1 in its configuration, or ask for nvidia.com/gpu.shared";
+        return Err(Refusal::NotOffered { key: GPU, advice });
+    }
+    let mut wish = request.wish(Dialect::Nvidia, devices, Share::Whole);
     wish.constraints.mig_profile = first.strip_prefix(MIG).map(profile);
     Ok(wish)
+}
+
+/// How many containers share a device that is not a MIG instance; `None`: such devices are whole.
+fn replicas(node: &NodeFacts) -> Option<u32> {
+    (node.nvidia_replicas > 1).then_some(node.nvidia_replicas.min(100))
 }
 
 /// The profile that a resource's name ends with. A `+` of the profile is a dot in the name: `1g.24gb.me.all` means
@@ -55,9 +68,9 @@ fn profile(name: &str) -> String {
 }
 
 fn advertised(node: &NodeFacts) -> Vec<Advertised> {
-    let gpu = match node.nvidia_replicas {
-        0 | 1 => Advertised { resource: GPU, unit: Unit::Device },
-        replicas => Advertised { resource: SHARED, unit: Unit::Slot { per_device: replicas.min(100) } },
+    let gpu = match replicas(node) {
+        None => Advertised { resource: GPU, unit: Unit::Device },
+        Some(per_device) => Advertised { resource: SHARED, unit: Unit::Slot { per_device } },
     };
     vec![gpu, Advertised { resource: MIG, unit: Unit::MigInstance }]
 }

@@ -43,7 +43,12 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
             let advice = "ask for whole devices or for parts";
             return Err(Refusal::Together { first: WHOLE.into(), second: other.into(), advice });
         }
-        (request.devices(WHOLE)?, Share::Whole)
+        let devices = request.devices(WHOLE)?;
+        if !request.node.whole_devices {
+            let advice = "set whole_devices = true in its configuration, or ask for 100 aliquot.dev/gpu-core";
+            return Err(Refusal::NotOffered { key: WHOLE, advice });
+        }
+        (devices, Share::Whole)
     } else {
         share(core, memory, limit, request.node.core_memory_percent)?
     };

@@ -44,6 +44,7 @@ fn what_some_node_understands_is_not_refused() {
         &[("nvidia.com/gpu", "1")],
         &[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1024")],
         &[("nvidia.com/mig-1g.10gb", "1")],
+        &[("nvidia.com/gpu.shared", "1")],
         // In the dialects of GPUShare and of cGPU.
         &[("aliyun.com/gpu-mem", "8")],
         &[("aliyun.com/gpu-mem", "8"), ("aliyun.com/gpu-core.percentage", "15")],

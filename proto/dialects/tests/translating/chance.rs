@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_dialects::{Container, Dialect, NodeFacts, Placed, Pod, QgpuPolicy, Share, Spoken, quantity};
+use aliquot_dialects::{Container, Dialect, NodeFacts, Placed, Pod, QgpuPolicy, Share, Spoken, Unit, quantity};
 use proptest::collection::btree_map;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -85,11 +85,11 @@ fn nodes() -> impl Strategy<Value = NodeFacts> {
         |(own, gpushare, policy, slots, replicas)| NodeFacts {
             memory_unit_bytes: own >> (own % 64),
             core_memory_percent: own.is_multiple_of(3).then_some(slots % 128),
-            whole_devices: true,
+            whole_devices: own.is_multiple_of(2),
             gpushare_unit_bytes: gpushare >> (gpushare % 64),
             qgpu_policy: policy,
             slots_per_device: slots,
-            nvidia_replicas: replicas,
+            nvidia_replicas: if replicas.is_multiple_of(2) { 1 } else { replicas },
             aws_vgpus: slots,
         },
     )
@@ -165,6 +165,24 @@ proptest! {
             let placed = Placed { device_index: 0, device_memory_bytes, part };
             prop_assert!(wish.environment(&[placed; 2]).iter().all(|(name, _)| !name.is_empty()));
             prop_assert!(wish.environment(&[]).len() <= wish.environment(&[placed]).len());
+        }
+    }
+
+    #[test]
+    fn kubelet_hands_out_a_device_to_whom_a_request_is_granted(
+        pod in pods(),
+        node in nodes(),
+        spoken in spoken(),
+        index in 0_usize..2,
+    ) {
+        if let Ok(Some(wish)) = spoken.translate(&pod, index, &node) {
+            let offered = wish.dialect.advertised(&node);
+            let is_offered = |name: &str| offered.iter().any(|of| match of.unit {
+                Unit::MigInstance => name.starts_with(of.resource),
+                _ => name == of.resource,
+            });
+            let resources = &pod.containers[index].resources;
+            prop_assert!(resources.iter().any(|(name, amount)| is_offered(name) && amount != "0"), "{resources:?}");
         }
     }
 

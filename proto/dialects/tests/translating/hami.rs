@@ -20,11 +20,10 @@ fn the_request_is_for_each_device() {
             (&[(GPU, "1"), (PERCENTAGE, "50")], 1, memory_only(Memory::PartsPerMillion(500_000))),
             (&[(GPU, "1"), (CORES, "30")], 1, both(core(30, 30), Memory::ALL)),
             (&[(GPU, "1")], 1, Share::Whole),
-            (&[(MEMORY, "3000")], 1, memory_only(Memory::Bytes(3000 * MIB))),
             (&[(GPU, "1"), (CORES, "100"), (MEMORY, "1k")], 1, both(core(100, 100), Memory::Bytes(1000 * MIB))),
         ],
     );
-    let wish = ask(Hami, &[(PERCENTAGE, "33")], &[]).unwrap();
+    let wish = ask(Hami, &[(GPU, "1"), (PERCENTAGE, "33")], &[]).unwrap();
     assert_eq!(wish.share.on(100 * GIB), part(33, 100, 33 * GIB));
 }
 
@@ -92,6 +91,8 @@ fn invalid_requests_are_refused_with_a_reason() {
             (&[(GPU, "1"), (MEMORY, "1"), (PERCENTAGE, "1")], "say it in MiB or in percent"),
             (&[(GPU, "1"), ("nvidia.com/priority", "2")], "0 for high or 1 for low"),
             (&[(GPU, "NaN")], "a whole number"),
+            (&[(MEMORY, "3000")], "nvidia.com/gpumem has no effect without nvidia.com/gpu; add the number of devices"),
+            (&[("nvidia.com/priority", "0")], "nvidia.com/priority has no effect without nvidia.com/gpu"),
         ],
     );
     for (annotation, words) in [

@@ -45,6 +45,22 @@ fn replicas_of_a_device_fit_on_it() {
 }
 
 #[test]
+fn devices_are_either_shared_or_whole() {
+    for (nvidia_replicas, resource, is_offered, setting) in [
+        (1, "nvidia.com/gpu", true, ""),
+        (1, "nvidia.com/gpu.shared", false, "set nvidia_replicas in its configuration to 2 or more"),
+        (4, "nvidia.com/gpu.shared", true, ""),
+        (4, "nvidia.com/gpu", false, "set nvidia_replicas = 1 in its configuration"),
+        (4, "nvidia.com/mig-1g.10gb", true, ""),
+    ] {
+        let node = NodeFacts { nvidia_replicas, ..NodeFacts::default() };
+        let refused = ask_of(Nvidia, &node, &[(resource, "1")], &[]).err().map(|refusal| refusal.to_string());
+        assert_eq!(refused.is_none(), is_offered, "{nvidia_replicas} {resource}: {refused:?}");
+        assert!(refused.unwrap_or_default().contains(setting), "{nvidia_replicas} {resource}");
+    }
+}
+
+#[test]
 fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         Nvidia,

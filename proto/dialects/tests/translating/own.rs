@@ -48,8 +48,22 @@ fn core_and_memory_are_given_as_they_are_asked_for() {
             ),
             (&[("aliquot.dev/gpu-core", "100")], 1, Share::Whole),
             (&[("aliquot.dev/gpu-core", "300")], 3, Share::Whole),
-            (&[("aliquot.dev/gpu", "2")], 2, Share::Whole),
         ],
+    );
+}
+
+#[test]
+fn whole_devices_are_for_nodes_that_offer_them() {
+    let on = |whole_devices| {
+        let node = NodeFacts { whole_devices, ..NodeFacts::default() };
+        ask_of(Own, &node, &[("aliquot.dev/gpu", "2")], &[]).map(|wish| (wish.devices, wish.share))
+    };
+    assert_eq!(on(true), Ok((2, Share::Whole)));
+    let refusal = on(false).unwrap_err().to_string();
+    assert_eq!(
+        refusal,
+        "aliquot.dev/gpu is not among the resources of this node; set whole_devices = true in its configuration, or ask \
+         for 100 aliquot.dev/gpu-core"
     );
 }
 

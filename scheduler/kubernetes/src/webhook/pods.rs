@@ -62,6 +62,7 @@ fn reason(refusal: &Refusal) -> &'static str {
         Refusal::Mixed { .. } => "mixed",
         Refusal::Undecided { .. } => "undecided",
         Refusal::NotSpoken { .. } => "not-spoken",
+        Refusal::NotOffered { .. } => "not-offered",
     }
 }
 
