@@ -66,10 +66,10 @@ impl Pod {
         }
         Dialect::ALL.into_iter().find_map(|dialect| {
             let advertised = dialect.advertised(&facts);
-            let has_amounts = dialect
-                .counted(&facts)
-                .into_iter()
-                .any(|counted| !matches!(counted.count, Count::Containers { .. }) && asked(counted.resource));
+            let has_amounts = dialect.counted(&facts).into_iter().any(|counted| {
+                !matches!(counted.count, Count::Containers { .. })
+                    && container.words().any(|name| name == counted.resource)
+            });
             if !has_amounts || advertised.iter().any(|of| asked(of.resource)) {
                 return None;
             }

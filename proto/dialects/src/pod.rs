@@ -6,8 +6,11 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use crate::decision::{GANG, GANG_SIZE, OF_THE_SCHEDULER};
+use crate::dialect::Dialect;
+use crate::quantity;
 use crate::refusal::Refusal;
 use crate::systems::elastic_gpu::ELASTIC_GPU_CLAIM;
+use crate::systems::hami::PRIORITY;
 use crate::systems::own::ANNOTATIONS;
 
 /// The domain of Aliquot's own names.
@@ -59,11 +62,13 @@ impl Pod {
 
 /// Those of the annotations that are in Aliquot's domain, or in one below it.
 pub fn own_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> impl Iterator<Item = &'a str> {
-    let is_own = |key: &&str| {
-        let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-        domain == DOMAIN || domain.strip_suffix(DOMAIN).is_some_and(|above| above.ends_with('.'))
-    };
-    keys.map(String::as_str).filter(is_own)
+    keys.map(String::as_str).filter(|key| is_own(key))
+}
+
+/// Whether a name is in Aliquot's domain, or in one below it.
+fn is_own(name: &str) -> bool {
+    let domain = name.split_once('/').map_or("", |(domain, _)| domain);
+    domain == DOMAIN || domain.strip_suffix(DOMAIN).is_some_and(|above| above.ends_with('.'))
 }
 
 /// A container of a pod.
@@ -73,6 +78,24 @@ pub struct Container {
     pub name: String,
     /// Its limits, as quantities. For an extended resource the request always equals the limit.
     pub resources: BTreeMap<String, String>,
+}
+
+impl Container {
+    /// The resources by which it asks for devices. Kubelet asks no plugin for 0, and so charts write `nvidia.com/gpu: 0`
+    /// for a container without a device: words of other systems that are all 0 ask for nothing. A 0 beside other amounts
+    /// is a mistake, and so is one in Aliquot's own words, which no chart of another system writes.
+    pub(crate) fn words(&self) -> impl Iterator<Item = &str> {
+        let words = || {
+            let names = self.resources.keys().map(String::as_str);
+            names.filter(|name| Dialect::ALL.into_iter().any(|dialect| dialect.has_resource(name)))
+        };
+        let wants = |name: &str| {
+            let amount = self.resources.get(name).map(|amount| quantity::whole(amount));
+            !is_own(name) && name != PRIORITY && amount != Some(Ok(0))
+        };
+        let is_asked_in_others = words().any(wants);
+        words().filter(move |name| is_asked_in_others || is_own(name))
+    }
 }
 
 /// The settings of the node's configuration that the dialects depend on.

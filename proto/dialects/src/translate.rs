@@ -171,7 +171,7 @@ pub(crate) fn asks_by_annotations_alone(request: &Request<'_>, dialect: Dialect)
 }
 
 fn keys(request: &Request<'_>) -> Vec<Key> {
-    let resources = request.container.resources.keys().filter_map(|resource| {
+    let resources = request.container.words().filter_map(|resource| {
         let is_of = |dialect: &Dialect| dialect.has_resource(resource);
         Key::new(resource, Dialect::ALL.into_iter().filter(is_of).collect())
     });

@@ -61,6 +61,9 @@ fn what_can_never_be_given_is_refused_with_a_reason() {
     for (limits, annotations, reason) in [
         (&[("aliquot.dev/gpu-core", "0")][..], &[][..], "aliquot.dev/gpu-core is 0;"),
         (&[("aliquot.dev/gpu-core", "150")], &[], "aliquot.dev/gpu-core is 150;"),
+        (&[("aliquot.dev/gpu-core", "0"), ("aliquot.dev/gpu-memory", "4")], &[], "aliquot.dev/gpu-core is 0;"),
+        (&[("nvidia.com/gpu", "0"), ("nvidia.com/gpumem", "1024")], &[], "nvidia.com/gpu is 0;"),
+        (&[("tencent.com/vcuda-core", "30"), ("tencent.com/vcuda-memory", "0")], &[], "vcuda-memory is 0;"),
         (&[("tke.cloud.tencent.com/qgpu-core", "7")], &[], "qgpu-core is 7;"),
         (&[("aliyun.com/gpu-mem", "8"), ("aliyun.com/gpu-core.percentage", "12")], &[], "percentage is 12;"),
         (&[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "101")], &[], "gpucores is 101;"),
@@ -83,6 +86,8 @@ fn pods_of_others_and_without_devices_are_admitted() {
     let policy = Policy::shipped();
     let mut other = pod(&[("aliquot.dev/gpu-core", "0")], &[]);
     other["spec"]["schedulerName"] = "default-scheduler".into();
+    let mut beside = pod(&[("nvidia.com/gpu", "1")], &[]);
+    beside["spec"]["containers"][0]["resources"] = json!({"limits": {"nvidia.com/gpu": "0"}});
     let gang = [("aliquot.dev/gang", "g"), ("aliquot.dev/gang-size", "5")];
     let of_controller = [("aliquot.dev/gang-size", "5")];
     let plain = json!({"metadata": {"name": "p"}, "spec": {"schedulerName": "aliquot", "containers": [{"name": "a"}]}});
@@ -90,6 +95,11 @@ fn pods_of_others_and_without_devices_are_admitted() {
         other,
         plain,
         pod(&[("cpu", "0"), ("memory", "1Gi")], &[]),
+        pod(&[("nvidia.com/gpu", "0")], &[]),
+        pod(&[("nvidia.com/gpu", "0"), ("nvidia.com/gpumem", "0"), ("nvidia.com/priority", "1")], &[]),
+        pod(&[("aliquot.dev/gpu-core", "30"), ("nvidia.com/gpu", "0")], &[]),
+        pod(&[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "0")], &[]),
+        beside,
         pod(&[("cpu", "1")], &gang),
         pod(&[], &of_controller),
     ] {

@@ -83,11 +83,9 @@ impl Pod {
     /// It names no claim, does not ask for [`ELASTIC_GPU`], or asks for more than that.
     pub fn check_elastic_gpu(&self, index: usize) -> Result<(), Refusal> {
         let Some(container) = self.containers.get(index) else { return Ok(()) };
-        let is_other =
-            |name: &&String| *name != ELASTIC_GPU && Dialect::ALL.into_iter().any(|of| of.has_resource(name));
-        if let Some(other) = container.resources.keys().find(is_other) {
+        if let Some(other) = container.words().find(|name| *name != ELASTIC_GPU) {
             let advice = "the claim says how much it is";
-            return Err(Refusal::Together { first: ELASTIC_GPU.into(), second: other.clone(), advice });
+            return Err(Refusal::Together { first: ELASTIC_GPU.into(), second: other.into(), advice });
         }
         match (self.elastic_gpu_claim(index), container.resources.get(ELASTIC_GPU).map(String::as_str)) {
             (Some(_), Some("1")) => Ok(()),

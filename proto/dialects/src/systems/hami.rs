@@ -17,7 +17,8 @@ use crate::systems::per_device::{self, Names};
 use crate::wish::{Priority, Wish};
 
 const GPU: &str = "nvidia.com/gpu";
-const PRIORITY: &str = "nvidia.com/priority";
+/// Asks for nothing by itself. 0 is the high priority.
+pub(crate) const PRIORITY: &str = "nvidia.com/priority";
 const MODE: &str = "nvidia.com/vgpu-mode";
 const NUMA_BIND: &str = "nvidia.com/numa-bind";
 const DECIDED: &str = "hami.io/vgpu-devices-allocated";
@@ -47,7 +48,7 @@ pub(crate) const SYSTEM: System = System {
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
     let share = per_device::share(request, &NAMES)?;
-    let others = [NAMES.memory, NAMES.memory_percentage, NAMES.cores, PRIORITY];
+    let others = [NAMES.memory, NAMES.memory_percentage, NAMES.cores];
     if let Some(key) = others.into_iter().find(|name| !request.has(GPU) && request.has(name)) {
         let advice = "add the number of devices";
         return Err(Refusal::Alone { key: key.into(), needs: GPU, advice });

@@ -18,6 +18,7 @@
 use crate::decimal::Decimal;
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::environment::{Value, Variable};
+use crate::pod::Container;
 use crate::quantity;
 use crate::refusal::Refusal;
 use crate::request::{MIB, Request};
@@ -164,7 +165,7 @@ fn of_pod(request: &Request<'_>) -> Result<Wish, Refusal> {
             return Err(Refusal::Alone { key: DEVICES.into(), needs: FRACTION, advice });
         }
     };
-    if request.pod.containers.iter().any(|container| container.resources.contains_key(WHOLE)) {
+    if request.pod.containers.iter().flat_map(Container::words).any(|name| name == WHOLE) {
         let first = if mib.is_some() { MEMORY } else { FRACTION };
         let advice = "a pod has parts of devices or whole ones";
         return Err(Refusal::Together { first: first.into(), second: WHOLE.into(), advice });

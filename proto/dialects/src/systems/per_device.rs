@@ -27,9 +27,12 @@ pub(super) fn counted(names: &Names) -> Vec<Counted> {
 }
 
 /// The request for each device. If only memory is requested, time is not limited, and guaranteed in proportion to the
-/// memory. If only time is requested, the part has all of the memory.
+/// memory. If only time is requested, the part has all of the memory. Both systems write unlimited time also as 0.
 pub(super) fn share(request: &Request<'_>, names: &Names) -> Result<Share, Refusal> {
-    let cores = request.amount_within(names.cores, 1..=100)?;
+    let cores = match request.number(names.cores)? {
+        Some(0) => None,
+        _ => request.amount_within(names.cores, 1..=100)?,
+    };
     let percentage = request.amount_within(names.memory_percentage, 1..=100)?;
     let memory = match (request.memory(names.memory, MIB)?, percentage) {
         (Some(_), Some(_)) => {
@@ -70,8 +73,7 @@ pub(super) fn decided(request: &Request<'_>, key: &str) -> Result<Option<Decided
 
 /// The variables that tell the limits to programs.
 pub(super) fn limit_variables(request: &Request<'_>, names: &Names) -> Result<Vec<Variable>, Refusal> {
-    // Both systems write unlimited time as 0.
-    let cores = request.amount(names.cores)?.unwrap_or(0);
+    let cores = request.number(names.cores)?.unwrap_or(0);
     Ok(vec![
         Variable::new("CUDA_DEVICE_MEMORY_LIMIT", Value::EachMemoryMib),
         Variable::text("CUDA_DEVICE_SM_LIMIT", cores),

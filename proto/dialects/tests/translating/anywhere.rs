@@ -20,7 +20,14 @@ fn what_no_node_understands_is_refused_with_its_reason() {
         (&[("aliyun.com/gpu-mem", "8"), ("aliyun.com/gpu-core.percentage", "12")], &[], "a multiple of 5"),
         (&[("tke.cloud.tencent.com/qgpu-core", "7")], &[], "a multiple of 5"),
         (&[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "101")], &[], "nvidia.com/gpucores is \"101\""),
-        (&[("volcano.sh/vgpu-number", "1"), ("volcano.sh/vgpu-cores", "0")], &[], "volcano.sh/vgpu-cores is \"0\""),
+        (&[("volcano.sh/vgpu-number", "1"), ("volcano.sh/vgpu-memory", "0")], &[], "volcano.sh/vgpu-memory is \"0\""),
+        // A 0 is a mistake in Aliquot's own words, and beside another amount of the same system.
+        (&[("aliquot.dev/gpu", "0")], &[], "aliquot.dev/gpu is \"0\""),
+        (&[("aliquot.dev/gpu-core", "0"), ("aliquot.dev/gpu-memory", "4")], &[], "aliquot.dev/gpu-core is \"0\""),
+        (&[("aliquot.dev/gpu-core", "0"), ("nvidia.com/gpu", "0")], &[], "aliquot.dev/gpu-core is \"0\""),
+        (&[("nvidia.com/gpu", "0"), ("nvidia.com/gpumem", "1024")], &[], "nvidia.com/gpu is \"0\""),
+        (&[("tencent.com/vcuda-core", "0"), ("tencent.com/vcuda-memory", "4")], &[], "vcuda-core is \"0\""),
+        (&[("aliyun.com/gpu-mem", "0"), ("aliyun.com/gpu-core.percentage", "15")], &[], "gpu-mem is \"0\""),
         (&[("elasticgpu.io/gpu-core", "150")], &[], "elasticgpu.io/gpu-core is \"150\""),
         (&[("k8s.amazonaws.com/vgpu", "49")], &[], "1 to 48"),
         (&[], &[("gpu-fraction", "1.5")], "gpu-fraction is \"1.5\""),
@@ -98,8 +105,11 @@ fn amounts_for_each_device_want_a_number_of_devices() {
         (&[("nvidia.com/gpumem", "1024")][..], Some("nvidia.com/gpu")),
         (&[("nvidia.com/gpucores", "30")], Some("nvidia.com/gpu")),
         (&[("nvidia.com/gpumem", "1024"), ("nvidia.com/gpu", "2")], None),
-        // A priority alone asks for nothing.
+        // Neither a priority alone nor amounts of 0 ask for anything.
         (&[("nvidia.com/priority", "0")], None),
+        (&[("nvidia.com/gpumem", "0"), ("nvidia.com/gpucores", "0")], None),
+        // This is refused, and not made right.
+        (&[("nvidia.com/gpumem", "1024"), ("nvidia.com/gpu", "0")], None),
         (&[("volcano.sh/vgpu-memory", "1024")], Some("volcano.sh/vgpu-number")),
         (&[("volcano.sh/vgpu-memory", "1024"), ("volcano.sh/vgpu-number", "1")], None),
         (&[("volcano.sh/gpu-memory", "1024")], None),
@@ -126,4 +136,31 @@ fn who_asks_in_any_words_asks_for_devices() {
     assert!(asks(&[], &[("gpu-fraction", "0.5")]));
     assert!(!asks(&[("cpu", "1"), ("example.com/nic", "1")], &[("team", "x")]));
     assert!(!Pod::default().asks_for_devices(0));
+}
+
+#[test]
+fn amounts_of_0_in_other_systems_words_ask_for_nothing() {
+    let asked = |resources: Pairs<'_>, annotations: Pairs<'_>| {
+        let pod = pod(&[container("main", resources)], annotations);
+        (pod.asks_for_devices(0), pod.refused_everywhere(0).map(|refusal| refusal.to_string()), pod.left_out(0))
+    };
+    let facts = NodeFacts { whole_devices: true, ..NodeFacts::default() };
+    for advertised in Dialect::ALL.into_iter().flat_map(|dialect| dialect.advertised(&facts)) {
+        let is_own = advertised.resource.starts_with("aliquot.dev/");
+        for amount in ["0", "0k", "0.0"] {
+            let (asks, refused, left_out) = asked(&[(advertised.resource, amount)], &[]);
+            assert_eq!((asks, left_out), (is_own, None), "{} {amount}", advertised.resource);
+            assert_eq!(refused.is_some(), is_own, "{} {amount}: {refused:?}", advertised.resource);
+        }
+    }
+    let none = (false, None, None);
+    assert_eq!(asked(&[("nvidia.com/gpu", "0"), ("nvidia.com/gpumem", "0"), ("nvidia.com/gpucores", "0")], &[]), none);
+    assert_eq!(asked(&[("nvidia.com/gpu", "0"), ("nvidia.com/priority", "1")], &[]), none);
+    assert_eq!(asked(&[("tencent.com/vcuda-core", "0"), ("tencent.com/vcuda-memory", "0")], &[]), none);
+    // So such amounts stand beside words that ask for something.
+    assert_eq!(asked(&[("aliquot.dev/gpu-core", "30"), ("nvidia.com/gpu", "0")], &[]), (true, None, None));
+    let half = ("gpu-fraction", "0.5");
+    let left_out = Some("aliquot.dev/kai-gpu");
+    assert_eq!(asked(&[("nvidia.com/gpu", "0")], &[half]).2, left_out);
+    assert_eq!(asked(&[("nvidia.com/gpu", "0"), ("aliquot.dev/kai-gpu", "1")], &[half]), (true, None, None));
 }

@@ -34,7 +34,7 @@ fn requests_beyond_one_device_are_refused() {
         AwsVgpu,
         &[
             (&[(VGPU, "11")], "k8s.amazonaws.com/vgpu is \"11\"; it must be 1 to 10"),
-            (&[(VGPU, "0")], "at least 1; leave it out"),
+            (&[(VGPU, "-1")], "a whole number"),
             (&[(VGPU, "1"), ("nvidia.com/gpu", "1")], "are of two systems"),
         ],
     );

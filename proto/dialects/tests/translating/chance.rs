@@ -103,9 +103,9 @@ fn spoken() -> impl Strategy<Value = Spoken> {
     })
 }
 
-/// The amount of one resource of a container, if it is a whole number.
+/// The amount of one resource of a container, if it is a whole number and asks for something.
 fn number(container: &Container, resource: &str) -> Option<u64> {
-    quantity::whole(container.resources.get(resource)?).ok()
+    quantity::whole(container.resources.get(resource)?).ok().filter(|amount| *amount > 0)
 }
 
 /// The percent of time that the container requests, over all its devices, if it names a percentage.

@@ -39,7 +39,7 @@ fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         ElasticGpu,
         &[
-            (&[(IO_CORE, "0")], "elasticgpu.io/gpu-core is \"0\"; it must be at least 1"),
+            (&[(IO_CORE, "0"), (IO_MEMORY, "1")], "elasticgpu.io/gpu-core is \"0\"; it must be at least 1"),
             (&[(IO_CORE, "150")], "or a multiple of 100"),
             (&[(IO_CORE, "10"), (COM_MEMORY, "256")], "one container asks in one spelling"),
             (&[(IO_MEMORY, "1"), (COM_MEMORY, "256")], "elasticgpu.com/gpu-memory and elasticgpu.io/gpu-memory cannot"),

@@ -44,7 +44,7 @@ fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         GpuShare,
         &[
-            (&[(MEMORY, "0")], "aliyun.com/gpu-mem is \"0\"; it must be at least 1"),
+            (&[(MEMORY, "-1")], "aliyun.com/gpu-mem is \"-1\"; it must be a whole number"),
             (&[(MEMORY, "NaN")], "a whole number"),
             (&[(MEMORY, "0.5")], "a whole number"),
             (&[(MEMORY, "15E")], "a number of units of 1073741824 bytes"),

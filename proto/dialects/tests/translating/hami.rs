@@ -19,6 +19,8 @@ fn the_request_is_for_each_device() {
             (&[(GPU, "2"), (MEMORY, "3000"), (CORES, "30")], 2, both(core(30, 30), Memory::Bytes(3000 * MIB))),
             (&[(GPU, "1"), (PERCENTAGE, "50")], 1, memory_only(Memory::PartsPerMillion(500_000))),
             (&[(GPU, "1"), (CORES, "30")], 1, both(core(30, 30), Memory::ALL)),
+            (&[(GPU, "1"), (CORES, "0")], 1, Share::Whole),
+            (&[(GPU, "1"), (MEMORY, "3000"), (CORES, "0")], 1, memory_only(Memory::Bytes(3000 * MIB))),
             (&[(GPU, "1")], 1, Share::Whole),
             (&[(GPU, "1"), (CORES, "100"), (MEMORY, "1k")], 1, both(core(100, 100), Memory::Bytes(1000 * MIB))),
         ],
@@ -92,7 +94,8 @@ fn invalid_requests_are_refused_with_a_reason() {
             (&[(GPU, "1"), ("nvidia.com/priority", "2")], "0 for high or 1 for low"),
             (&[(GPU, "NaN")], "a whole number"),
             (&[(MEMORY, "3000")], "nvidia.com/gpumem has no effect without nvidia.com/gpu; add the number of devices"),
-            (&[("nvidia.com/priority", "0")], "nvidia.com/priority has no effect without nvidia.com/gpu"),
+            (&[(MEMORY, "3000"), (CORES, "0")], "nvidia.com/gpumem has no effect without nvidia.com/gpu"),
+            (&[(GPU, "0"), (MEMORY, "1"), ("nvidia.com/priority", "0")], "nvidia.com/gpu is \"0\""),
         ],
     );
     for (annotation, words) in [

@@ -65,7 +65,7 @@ fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         Nvidia,
         &[
-            (&[("nvidia.com/gpu", "0")], "nvidia.com/gpu is \"0\"; it must be at least 1"),
+            (&[("nvidia.com/gpu", "-1")], "nvidia.com/gpu is \"-1\"; it must be a whole number"),
             (&[("nvidia.com/gpu", "0.5")], "a whole number"),
             (&[("nvidia.com/gpu.shared", "2")], "nvidia.com/gpu.shared is \"2\"; it must be 1 to 1"),
             (&[("nvidia.com/gpu", "1"), ("nvidia.com/gpu.shared", "1")], "one kind of device"),

@@ -20,6 +20,7 @@ fn the_request_is_for_each_device() {
             (&[(NUMBER, "2"), (MEMORY, "1024"), (CORES, "25")], 2, both(core(25, 25), Memory::Bytes(1024 * MIB))),
             (&[(NUMBER, "1"), (PERCENTAGE, "10")], 1, memory_only(Memory::PartsPerMillion(100_000))),
             (&[(NUMBER, "1")], 1, Share::Whole),
+            (&[(NUMBER, "1"), (CORES, "0")], 1, Share::Whole),
             (&[(OLD_MEMORY, "1024")], 1, memory_only(Memory::Bytes(1024 * MIB))),
             (&[(OLD_NUMBER, "2")], 2, Share::Whole),
         ],
@@ -55,10 +56,10 @@ fn invalid_requests_are_refused_with_a_reason() {
     assert_refused(
         Volcano,
         &[
-            (&[(NUMBER, "0")], "at least 1"),
+            (&[(NUMBER, "0"), (MEMORY, "10")], "volcano.sh/vgpu-number is \"0\"; it must be at least 1"),
             (&[(MEMORY, "10")], "volcano.sh/vgpu-memory has no effect without volcano.sh/vgpu-number"),
             (&[(CORES, "10")], "volcano.sh/vgpu-cores has no effect without volcano.sh/vgpu-number"),
-            (&[(NUMBER, "1"), (CORES, "0")], "volcano.sh/vgpu-cores is \"0\""),
+            (&[(NUMBER, "1"), (MEMORY, "0")], "volcano.sh/vgpu-memory is \"0\""),
             (&[(NUMBER, "1"), (CORES, "200")], "1 to 100"),
             (&[(NUMBER, "1"), (MEMORY, "1"), (PERCENTAGE, "1")], "say it in MiB or in percent"),
             (&[(NUMBER, "1"), (OLD_MEMORY, "1")], "or in the older ones"),

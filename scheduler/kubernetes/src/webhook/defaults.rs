@@ -210,6 +210,8 @@ mod tests {
         assert_eq!(scheduler(&of_kai, true), "aliquot");
         let plain = pod(Some("default-scheduler"), &json!({"limits": {"cpu": "1"}}));
         assert_eq!(scheduler(&plain, true), "default-scheduler");
+        let without_devices = pod(None, &json!({"limits": {"nvidia.com/gpu": "0"}}));
+        assert_eq!(filled(&without_devices, true), without_devices);
         for metadata in [
             json!({"labels": {"aliquot.dev/queue": "q"}}),
             json!({"labels": {"aliquot.dev/scheduling-policy": "p"}}),

@@ -92,14 +92,14 @@ mod tests {
         for (good, bad, reason, words) in [
             (json!({"aliquot.dev/gpu-core": "30"}), json!({"aliquot.dev/gpu-core": "150"}), "value", "is \"150\""),
             (json!({"aliquot.dev/gpu": "2"}), json!({"aliquot.dev/gpu-memory": "-1"}), "value", "is \"-1\""),
-            (json!({"nvidia.com/gpu": "1"}), json!({"nvidia.com/gpu": "0"}), "value", "at least 1"),
+            (json!({"nvidia.com/gpu": "1"}), json!({"nvidia.com/gpu": "0.5"}), "value", "a whole number"),
             (
                 json!({"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "4"}),
                 json!({"tencent.com/vcuda-core": "30"}),
                 "incomplete",
                 "units of 256 MiB",
             ),
-            (json!({"aliyun.com/gpu-mem": "8"}), json!({"aliyun.com/gpu-mem": "0"}), "value", "at least 1"),
+            (json!({"aliyun.com/gpu-mem": "8"}), json!({"aliyun.com/gpu-mem": "-8"}), "value", "a whole number"),
             (
                 json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "15"}),
                 json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "12"}),
@@ -118,7 +118,14 @@ mod tests {
                 "contradiction",
                 "in MiB or in percent",
             ),
-            (json!({"volcano.sh/vgpu-number": "1"}), json!({"volcano.sh/vgpu-number": "0"}), "value", "at least 1"),
+            (
+                json!({"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-cores": "0"}),
+                json!({"volcano.sh/vgpu-number": "0", "volcano.sh/vgpu-memory": "4"}),
+                "value",
+                "at least 1",
+            ),
+            // Charts write 0 for a container without a device. In Aliquot's own words it is a mistake.
+            (json!({"nvidia.com/gpu": "0"}), json!({"aliquot.dev/gpu": "0"}), "value", "at least 1"),
             (json!({"elasticgpu.io/gpu-core": "30"}), json!({"elasticgpu.io/gpu-core": "130"}), "value", "is \"130\""),
             (json!({"k8s.amazonaws.com/vgpu": "5"}), json!({"k8s.amazonaws.com/vgpu": "49"}), "value", "1 to 48"),
             (
