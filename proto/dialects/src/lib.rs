@@ -11,7 +11,7 @@
 //! | `nvidia` | `nvidia.com/gpu`, `/gpu.shared`, `/mig-PROFILE` | as `aliquot` |
 //! | `gpu-manager` | `tencent.com/vcuda-core`, `/vcuda-memory` | gpu-admission, if it has decided; else as `aliquot` |
 //! | `gpushare` | `aliyun.com/gpu-mem` | its extender, if it has decided; else as `aliquot` |
-//! | `cgpu` | `aliyun.com/gpu-mem`, `/gpu-core.percentage` | as `aliquot` |
+//! | `cgpu` | `aliyun.com/gpu-mem`, `/gpu-core.percentage`, and the label `/gpu-count` | as `aliquot` |
 //! | `qgpu` | `tke.cloud.tencent.com/qgpu-core`, `-memory`, `-core-greedy` | as `aliquot` |
 //! | `hami` | `nvidia.com/gpu`, `/gpumem`, `/gpumem-percentage`, `/gpucores` | its extender, or see below |
 //! | `volcano` | `volcano.sh/vgpu-number` and its kind, `/gpu-memory`, `/gpu-number` | Volcano, or see below |
@@ -55,7 +55,7 @@ pub use constraints::{Constraints, Decided, DeviceFacts};
 pub use decision::{DECISION, DecidedPart, Decision, GANG, GANG_SIZE, GENERATION, NoDecision};
 pub use dialect::{Advertised, Count, Counted, Dialect, Placement, Unit, UnknownDialect};
 pub use environment::Placed;
-pub use pod::{Container, NodeFacts, Pod, QgpuPolicy, own_annotations};
+pub use pod::{Container, LABELS, NodeFacts, Pod, QgpuPolicy, own_annotations};
 pub use refusal::Refusal;
 pub use systems::elastic_gpu::{ELASTIC_GPU, ELASTIC_GPU_CLAIM};
 pub use translate::{Clash, Spoken};

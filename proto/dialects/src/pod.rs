@@ -9,9 +9,13 @@ use crate::decision::{GANG, GANG_SIZE, OF_THE_SCHEDULER};
 use crate::dialect::Dialect;
 use crate::quantity;
 use crate::refusal::Refusal;
+use crate::systems::cgpu::COUNT;
 use crate::systems::elastic_gpu::ELASTIC_GPU_CLAIM;
 use crate::systems::hami::PRIORITY;
 use crate::systems::own::ANNOTATIONS;
+
+/// All labels that are read.
+pub const LABELS: [&str; 1] = [COUNT];
 
 /// The domain of Aliquot's own names.
 const DOMAIN: &str = "aliquot.dev";
@@ -19,6 +23,8 @@ const DOMAIN: &str = "aliquot.dev";
 /// A pod, as far as requests for devices are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
+    /// The labels of the pod: at least [`LABELS`], if it has them.
+    pub labels: BTreeMap<String, String>,
     /// The annotations of the pod.
     pub annotations: BTreeMap<String, String>,
     /// Its containers in order, without init containers.
@@ -52,11 +58,23 @@ impl Pod {
     where
         N: FromStr + PartialOrd + Display,
     {
-        let Some(text) = self.annotations.get(key) else { return Ok(None) };
-        match text.parse().ok().filter(|number| range.contains(number)) {
-            Some(number) => Ok(Some(number)),
-            None => Err(Refusal::value(key, text, format!("a whole number from {} to {}", range.start(), range.end()))),
-        }
+        number(key, self.annotations.get(key), range)
+    }
+
+    /// A label that is a number within a range.
+    pub(crate) fn labelled(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<u32>, Refusal> {
+        number(key, self.labels.get(key), range)
+    }
+}
+
+fn number<N>(key: &str, text: Option<&String>, range: RangeInclusive<N>) -> Result<Option<N>, Refusal>
+where
+    N: FromStr + PartialOrd + Display,
+{
+    let Some(text) = text else { return Ok(None) };
+    match text.parse().ok().filter(|number| range.contains(number)) {
+        Some(number) => Ok(Some(number)),
+        None => Err(Refusal::value(key, text, format!("a whole number from {} to {}", range.start(), range.end()))),
     }
 }
 

@@ -62,8 +62,22 @@ impl<'a> Request<'a> {
 
     /// A resource that counts memory in units of `unit_bytes`.
     pub(crate) fn memory(&self, resource: &str, unit_bytes: u64) -> Result<Option<Memory>, Refusal> {
+        self.memory_of_each(1, resource, unit_bytes)
+    }
+
+    /// The same, divided among this number of devices in whole units.
+    pub(crate) fn memory_of_each(
+        &self,
+        devices: u32,
+        resource: &str,
+        unit_bytes: u64,
+    ) -> Result<Option<Memory>, Refusal> {
         let Some(units) = self.amount(resource)? else { return Ok(None) };
-        match units.checked_mul(unit_bytes) {
+        if !units.is_multiple_of(devices.into()) {
+            let must = format!("a multiple of {devices}, the number of devices that it is divided among");
+            return Err(Refusal::value(resource, units, must));
+        }
+        match (units / u64::from(devices)).checked_mul(unit_bytes) {
             Some(bytes) => Ok(Some(Memory::Bytes(bytes))),
             None => Err(Refusal::value(resource, units, format!("a number of units of {unit_bytes} bytes"))),
         }

@@ -308,6 +308,7 @@ mod tests {
         Pod {
             annotations: annotations.iter().map(text).collect(),
             containers: containers.iter().enumerate().map(container).collect(),
+            ..Pod::default()
         }
     }
 

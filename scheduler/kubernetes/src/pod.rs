@@ -5,7 +5,7 @@ mod seen;
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_api_server::queue_of;
-use aliquot_dialects::{Container, DECISION, Decision, GENERATION, Pod as Words};
+use aliquot_dialects::{Container, DECISION, Decision, GENERATION, LABELS, Pod as Words};
 use aliquot_scheduler_core::PriorityClass;
 use aliquot_scheduler_engine::Generation;
 use k8s_openapi::api::core::v1::{
@@ -130,7 +130,7 @@ impl PodFacts {
             nominated: status.nominated_node_name.clone().filter(|node| !node.is_empty()),
             said: said(&status),
             claims: claims(&spec, &status),
-            words: words(&spec, annotations),
+            words: words(&spec, &labels, annotations),
             needed_features: placement::needed_features(&spec),
             labels,
             spec: Box::new(without_what_is_long(spec)),
@@ -195,8 +195,8 @@ fn is_preemptible(labels: &BTreeMap<String, String>, priority: i32) -> bool {
     PriorityClass::is_preemptible(priority, own.or(of_kai))
 }
 
-/// What a pod's containers and annotations ask for. Init containers stand behind the others, as on the node.
-pub(crate) fn words(spec: &PodSpec, annotations: BTreeMap<String, String>) -> Words {
+/// What a pod's containers, labels and annotations ask for. Init containers stand behind the others, as on the node.
+pub(crate) fn words(spec: &PodSpec, labels: &BTreeMap<String, String>, annotations: BTreeMap<String, String>) -> Words {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let container = |of: &CoreContainer| Container {
         name: of.name.clone(),
@@ -210,7 +210,9 @@ pub(crate) fn words(spec: &PodSpec, annotations: BTreeMap<String, String>) -> Wo
     let containers = containers.map(container).collect();
     // A decision says where the pod is, not what it asks for. kubectl's annotations can be long, and do not matter.
     let is_read = |key: &String| key != DECISION && !key.starts_with("kubectl.kubernetes.io/");
-    Words { annotations: annotations.into_iter().filter(|(key, _)| is_read(key)).collect(), containers }
+    let annotations = annotations.into_iter().filter(|(key, _)| is_read(key)).collect();
+    let labels = LABELS.into_iter().filter_map(|key| labels.get_key_value(key));
+    Words { labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect(), annotations, containers }
 }
 
 /// A specification without what can be long and does not matter here. Most pods that are known are bound: of these it
@@ -419,6 +421,14 @@ mod tests {
             each(between - before),
             each(after - between)
         );
+    }
+
+    #[test]
+    fn labels_that_requests_depend_on_are_among_the_words() {
+        let metadata = json!({"labels": {"app": "x", "aliyun.com/gpu-count": "2"}});
+        let found = facts(json!({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}}));
+        let expected = BTreeMap::from([("aliyun.com/gpu-count".to_owned(), "2".to_owned())]);
+        assert_eq!((found.words.labels, found.labels.len()), (expected, 2));
     }
 
     #[test]

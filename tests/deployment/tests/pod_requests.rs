@@ -111,7 +111,7 @@ fn pods_of_others_and_without_devices_are_admitted() {
 fn is_understood(limits: &[(&str, &str)]) -> bool {
     let resources = limits.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let container = Container { name: "main".into(), resources };
-    let pod = Pod { annotations: BTreeMap::new(), containers: vec![container] };
+    let pod = Pod { containers: vec![container], ..Pod::default() };
     let facts = NodeFacts { memory_unit_bytes: 1 << 20, gpushare_unit_bytes: 1 << 30, ..NodeFacts::default() };
     let facts = NodeFacts { slots_per_device: 10, aws_vgpus: 10, whole_devices: true, ..facts };
     // Devices are whole on the one and shared on the other.

@@ -230,7 +230,11 @@ fn known(pod: core::Pod) -> KnownPod {
 fn translated(pod: core::Pod) -> Pod {
     let spec = pod.spec.unwrap_or_default();
     let containers = spec.containers.into_iter().chain(spec.init_containers.unwrap_or_default());
-    Pod { annotations: pod.metadata.annotations.unwrap_or_default(), containers: containers.map(container).collect() }
+    Pod {
+        labels: pod.metadata.labels.unwrap_or_default(),
+        annotations: pod.metadata.annotations.unwrap_or_default(),
+        containers: containers.map(container).collect(),
+    }
 }
 
 fn container(container: core::Container) -> Container {
@@ -399,6 +403,7 @@ mod tests {
             ..core::Pod::default()
         };
         pod.metadata.annotations = Some(BTreeMap::from([("a".to_owned(), "b".to_owned())]));
+        pod.metadata.labels = Some(BTreeMap::from([("aliyun.com/gpu-count".to_owned(), "2".to_owned())]));
         pod.metadata.uid = Some("u".into());
         let KnownPod { uid, pod: found } = known(pod);
         assert_eq!(uid, "u");
@@ -406,6 +411,7 @@ mod tests {
         assert_eq!(names, ["main", "sidecar"]);
         assert_eq!(found.containers[0].resources["aliquot.dev/gpu-core"], "30");
         assert_eq!(found.annotations["a"], "b");
+        assert_eq!(found.labels["aliyun.com/gpu-count"], "2");
         assert_eq!(known(core::Pod::default()), KnownPod::default());
     }
 

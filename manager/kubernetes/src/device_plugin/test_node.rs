@@ -89,7 +89,7 @@ pub(crate) fn pod(container: &str, resources: &[(&str, &str)], annotations: &[(&
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };
     let container = Container { name: container.into(), resources: owned(resources) };
-    Pod { annotations: owned(annotations), containers: vec![container] }
+    Pod { annotations: owned(annotations), containers: vec![container], ..Pod::default() }
 }
 
 /// A node that gives out the parts that it has, and no more.

@@ -83,10 +83,8 @@ fn no_request_that_a_node_understands_is_refused_everywhere() {
 
 #[test]
 fn values_of_annotations_are_checked_without_a_container() {
-    let annotated = |key: &str, value: &str| Pod {
-        annotations: [(key.to_owned(), value.to_owned())].into(),
-        containers: Vec::new(),
-    };
+    let annotated =
+        |key: &str, value: &str| Pod { annotations: [(key.to_owned(), value.to_owned())].into(), ..Pod::default() };
     for (key, value) in [
         ("aliquot.dev/gpu-core-limit", "NaN"),
         ("aliquot.dev/gpu-core-limit", "0"),

@@ -14,7 +14,8 @@ pub(crate) fn container(name: &str, resources: Pairs<'_>) -> Container {
 
 /// A pod with these annotations.
 pub(crate) fn pod(containers: &[Container], annotations: Pairs<'_>) -> Pod {
-    Pod { annotations: owned(annotations).into_iter().collect(), containers: containers.to_vec() }
+    let annotations = owned(annotations).into_iter().collect();
+    Pod { annotations, containers: containers.to_vec(), ..Pod::default() }
 }
 
 fn owned(pairs: Pairs<'_>) -> Vec<(String, String)> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_dialects::{Container, Dialect, NodeFacts, Placed, Pod, QgpuPolicy, Share, Spoken, Unit, quantity};
+use aliquot_dialects::{Container, Dialect, LABELS, NodeFacts, Placed, Pod, QgpuPolicy, Share, Spoken, Unit, quantity};
 use proptest::collection::btree_map;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -73,9 +73,9 @@ fn named(names: &'static [&'static str], most: usize) -> impl Strategy<Value = B
 
 fn pods() -> impl Strategy<Value = Pod> {
     let containers = [named(&RESOURCES, 3), named(&RESOURCES, 1)];
-    (containers, named(&ANNOTATIONS, 2)).prop_map(|([first, second], annotations)| {
+    (containers, named(&LABELS, 1), named(&ANNOTATIONS, 2)).prop_map(|([first, second], labels, annotations)| {
         let container = |name: &str, resources| Container { name: name.into(), resources };
-        Pod { annotations, containers: vec![container("a", first), container("b", second)] }
+        Pod { labels, annotations, containers: vec![container("a", first), container("b", second)] }
     })
 }
 
@@ -161,7 +161,9 @@ proptest! {
                 prop_assert!(total <= percent, "{total} of {percent}");
             }
             let bytes = memory_bytes_asked(container, &node, wish.dialect).filter(|_| wish.share != Share::Whole);
-            prop_assert!(bytes.is_none_or(|bytes| u128::from(part.memory_bytes) <= bytes));
+            // Only cGPU divides what a container asks for among devices.
+            let devices = if wish.dialect == Dialect::Cgpu { wish.devices } else { 1 };
+            prop_assert!(bytes.is_none_or(|bytes| u128::from(devices) * u128::from(part.memory_bytes) <= bytes));
             let placed = Placed { device_index: 0, device_memory_bytes, part };
             prop_assert!(wish.environment(&[placed; 2]).iter().all(|(name, _)| !name.is_empty()));
             prop_assert!(wish.environment(&[]).len() <= wish.environment(&[placed]).len());
@@ -191,7 +193,7 @@ proptest! {
         if let Err(refusal) = spoken.translate(&pod, index, &node) {
             let text = refusal.to_string();
             let keys = pod.containers.iter().flat_map(|container| container.resources.keys());
-            let named = keys.chain(pod.annotations.keys()).any(|key| text.contains(key.as_str()));
+            let named = keys.chain(pod.labels.keys()).chain(pod.annotations.keys()).any(|key| text.contains(key.as_str()));
             prop_assert!(named, "{text}");
         }
     }

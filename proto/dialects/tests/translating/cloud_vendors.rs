@@ -1,10 +1,11 @@
 //! cGPU and qGPU, which belong to public clouds.
 
 use aliquot_dialects::Dialect::{Cgpu, Qgpu};
-use aliquot_dialects::{Memory, NodeFacts, Priority, QgpuPolicy, Share};
+use aliquot_dialects::{Memory, NodeFacts, Priority, QgpuPolicy, Share, Spoken};
 
 use crate::asking::{
-    GIB, ask, ask_of, assert_gets, assert_refused, assert_refused_with, both, core, memory_only, pairs, variables,
+    GIB, Pairs, ask, ask_of, assert_gets, assert_refused, assert_refused_with, both, container, core, memory_only,
+    pairs, pod, variables,
 };
 
 const CGPU_MEMORY: &str = "aliyun.com/gpu-mem";
@@ -24,6 +25,42 @@ fn cgpu_limits_memory_and_time_where_it_is_said() {
             (&[(CGPU_MEMORY, "4")], 1, memory_only(Memory::Bytes(4 * GIB))),
         ],
     );
+}
+
+#[test]
+fn cgpu_divides_memory_among_as_many_devices_as_a_label_says() {
+    let asked = |label: &str, resources: Pairs<'_>, annotations: Pairs<'_>| {
+        let mut pod = pod(&[container("main", resources)], annotations);
+        pod.labels.insert("aliyun.com/gpu-count".into(), label.into());
+        let wish = Spoken::new([Cgpu]).unwrap().translate(&pod, 0, &NodeFacts::default());
+        wish.map(|wish| wish.unwrap()).map_err(|refusal| refusal.to_string())
+    };
+    let wish = asked("2", &[(CGPU_MEMORY, "8")], &[]).unwrap();
+    assert_eq!((wish.devices, wish.share), (2, memory_only(Memory::Bytes(4 * GIB))));
+    assert_eq!(pairs(&variables(&wish, &[0, 2]))[0], ("ALIYUN_COM_GPU_MEM_IDX", "0,2"));
+    let one = asked("1", &[(CGPU_MEMORY, "4"), (CGPU_CORE, "30")], &[]).unwrap();
+    assert_eq!((one.devices, one.share), (1, both(core(30, 30), Memory::Bytes(4 * GIB))));
+    // The label can be changed after the scheduler has decided.
+    let parts = ("aliquot.dev/devices", "main=GPU-1/250/4294967296,GPU-2/250/4294967296");
+    let bound = asked("1", &[(CGPU_MEMORY, "8")], &[parts, ("aliquot.dev/generation", "1.2")]).unwrap();
+    assert_eq!((bound.devices, bound.share), (2, memory_only(Memory::Bytes(4 * GIB))));
+    for (label, resources, words) in [
+        (
+            "2",
+            &[(CGPU_MEMORY, "7")][..],
+            "aliyun.com/gpu-mem is \"7\"; it must be a multiple of 2, the number of devices",
+        ),
+        (
+            "2",
+            &[(CGPU_MEMORY, "8"), (CGPU_CORE, "30")],
+            "aliyun.com/gpu-count and aliyun.com/gpu-core.percentage cannot",
+        ),
+        ("0", &[(CGPU_MEMORY, "8")], "aliyun.com/gpu-count is \"0\"; it must be a whole number from 1"),
+        ("two", &[(CGPU_MEMORY, "8")], "aliyun.com/gpu-count is \"two\""),
+    ] {
+        let refusal = asked(label, resources, &[]).unwrap_err();
+        assert!(refusal.contains(words), "{label} {resources:?}: {refusal}");
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub(crate) fn filled_in(
     let labels = metadata.labels.unwrap_or_default();
     let is_named = |key: &str| labels.contains_key(key);
     let is_in_gang = annotations.contains_key(GANG);
-    let words = pod::words(&spec, annotations);
+    let words = pod::words(&spec, &labels, annotations);
     let asks = (0..words.containers.len()).any(|index| words.asks_for_devices(index));
     let is_meant = asks || is_in_gang || is_named(QUEUE) || is_named(POLICY);
     let named = spec.scheduler_name.as_deref().unwrap_or(OF_KUBERNETES);

@@ -26,7 +26,7 @@ pub(super) fn judge(object: &Value, scheduler: &str, known: &Known) -> Result<An
     let labels = metadata.labels.unwrap_or_default();
     let owners = metadata.owner_references.unwrap_or_default();
     let is_ours = spec.scheduler_name.as_deref() == Some(scheduler);
-    let words = pod::words(&spec, annotations.clone());
+    let words = pod::words(&spec, &labels, annotations.clone());
     if let Some(unknown) = words.unknown_annotations() {
         return Ok(Answer::refused("annotation", format!("the annotation {unknown}")));
     }
