@@ -22,8 +22,8 @@ pub(crate) fn of_share(share: &ShareArgs, shown: Option<&OsStr>, node: &Node) ->
         })
     };
     if share.device.is_empty() {
-        if node.devices.is_empty() {
-            return Err(no_devices());
+        if with_slices(node).next().is_none() {
+            return Err(no_devices(node));
         }
         let count = usize::from(share.devices);
         let Some(shown) = shown else { return Ok(vec![part(None)?; count]) };
@@ -69,8 +69,17 @@ fn check_limit(core: Option<CorePercent>, limit: Option<CorePercent>) -> Result<
     }
 }
 
-/// The failure for a node without devices.
-pub(crate) fn no_devices() -> Failure {
+/// The devices of `node` on which slices are made. A GPU that MIG divides is listed before its instances, and has none.
+pub(crate) fn with_slices(node: &Node) -> impl Iterator<Item = &Device> {
+    node.devices.iter().filter(|device| !device.mig_enabled)
+}
+
+/// The failure for a node without devices on which slices are made.
+pub(crate) fn no_devices(node: &Node) -> Failure {
+    if !node.devices.is_empty() {
+        return Failure::new("MIG divides the GPUs of this node, but there is no instance")
+            .hint("make instances with nvidia-smi mig, or turn MIG off; see: aliquot nodes");
+    }
     Failure::new("this node has no GPU that the manager can see").hint(match simulated::is_to_be_had() {
         true => "see: aliquot doctor; to try it without a GPU: aliquot demo, or aliquot run --simulated …",
         false => "see: aliquot doctor",
@@ -83,8 +92,8 @@ fn memory_bytes(memory: Option<Memory>, device: Option<&Device>, node: &Node) ->
     if let Some(device) = device {
         return Ok(memory.of_device(device.memory_bytes)?);
     }
-    let sizes = || node.devices.iter().map(|device| device.memory_bytes);
-    let (Some(least), Some(greatest)) = (sizes().min(), sizes().max()) else { return Err(no_devices()) };
+    let sizes = || with_slices(node).map(|device| device.memory_bytes);
+    let (Some(least), Some(greatest)) = (sizes().min(), sizes().max()) else { return Err(no_devices(node)) };
     if matches!(memory, Memory::Part { .. }) && least != greatest {
         return Err(Failure::new(
             "a percentage of memory is ambiguous here: the devices have memories of different sizes",
@@ -116,7 +125,7 @@ fn device<'node>(prefix: &str, node: &'node Node) -> Result<&'node Device> {
         format!("this node has {}", uuids.join(", "))
     };
     if node.devices.is_empty() {
-        return Err(no_devices());
+        return Err(no_devices(node));
     }
     let matches: Vec<&Device> = node.devices.iter().filter(|device| device.uuid.starts_with(prefix)).collect();
     match matches[..] {
@@ -203,6 +212,18 @@ mod tests {
             refused(&share("10", Some("9GiB"), &["GPU-a"]), &two).contains("more than the device has, which is 8 GiB")
         );
         assert!(refused(&share("10", None, &[]), &node(&[])).contains("aliquot doctor"));
+    }
+
+    #[test]
+    fn a_gpu_that_mig_divides_is_none_of_the_devices() {
+        let mut node = node(&[("GPU-a", 80 << 30), ("MIG-1", 10 << 30), ("MIG-2", 10 << 30)]);
+        node.devices[0].mig_enabled = true;
+        let parts = of_share(&share("50", Some("50%"), &[]), None, &node).unwrap();
+        assert_eq!(parts[0].memory_limit_bytes, 5 << 30);
+        node.devices.truncate(1);
+        for memory in [None, Some("50%")] {
+            assert!(refused(&share("50", memory, &[]), &node).contains("there is no instance"), "{memory:?}");
+        }
     }
 
     #[test]

@@ -19,7 +19,8 @@ pub(crate) fn chosen_from<'node>(variable: &OsStr, count: usize, node: &'node No
             Err(_) => !entry.is_empty() && device.uuid.to_lowercase().starts_with(&entry.to_lowercase()),
         };
         // As in CUDA, an entry that names no device ends the list.
-        let Some(device) = node.devices.iter().find(is_named) else { break };
+        let named = node.devices.iter().find(is_named);
+        let Some(device) = named.and_then(|device| with_slices(device, node)) else { break };
         if !shown.iter().any(|other| other.uuid == device.uuid) {
             shown.push(device);
         }
@@ -35,6 +36,15 @@ pub(crate) fn chosen_from<'node>(variable: &OsStr, count: usize, node: &'node No
     shown.sort_by_key(|device| (device.core_requested_percent, device.memory_given_bytes));
     shown.truncate(count);
     Ok(shown)
+}
+
+/// The device that CUDA takes where `device` is named, and on which slices are made: the first instance of a GPU that MIG
+/// divides.
+fn with_slices<'node>(device: &'node Device, node: &'node Node) -> Option<&'node Device> {
+    match device.mig_enabled {
+        false => Some(device),
+        true => node.devices.iter().find(|instance| instance.mig_gpu_uuid == device.uuid),
+    }
 }
 
 #[cfg(test)]
@@ -62,5 +72,25 @@ mod tests {
         for (variable, count) in [("", 1), ("-1", 1), ("NoDevFiles", 1), ("1,1", 2), ("1,9,2", 2)] {
             assert!(chosen(variable, count).unwrap_err().to_string().contains("unset"), "{variable}");
         }
+    }
+
+    #[test]
+    fn a_gpu_that_mig_divides_means_its_first_instance() {
+        let instance = |name: &str, index| Device {
+            uuid: format!("MIG-{name}"),
+            mig_gpu_uuid: format!("GPU-{index}x"),
+            ..device(index, 0)
+        };
+        let divided = |index| Device { mig_enabled: true, ..device(index, 0) };
+        let node = node(vec![divided(0), instance("a", 0), instance("b", 0), device(1, 0), divided(2)]);
+        let chosen = |variable: &str, count| {
+            let chosen = chosen_from(OsStr::new(variable), count, &node)?;
+            Ok::<_, Failure>(chosen.iter().map(|device| device.uuid.clone()).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen("0", 1).unwrap(), ["MIG-a"]);
+        assert_eq!(chosen("GPU-0x", 1).unwrap(), ["MIG-a"]);
+        assert_eq!(chosen("MIG-b,1", 2).unwrap(), ["MIG-b", "GPU-1x"]);
+        // It has no instance.
+        assert!(chosen("2", 1).is_err());
     }
 }

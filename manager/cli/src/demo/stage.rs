@@ -267,10 +267,10 @@ fn part_of<'usage>(usage: &'usage GetUsageResponse, slice: &str) -> Result<&'usa
 /// A device of which no slice has a part, because the demonstration needs all of its time.
 fn free_device(node: &Node) -> Result<Device> {
     let healthy = |device: &&Device| device.health() == DeviceHealth::Healthy;
-    if node.devices.is_empty() {
-        return Err(parts::no_devices());
+    if parts::with_slices(node).next().is_none() {
+        return Err(parts::no_devices(node));
     }
-    let free = node.devices.iter().filter(healthy).find(|device| device.core_requested_percent == 0);
+    let free = parts::with_slices(node).filter(healthy).find(|device| device.core_requested_percent == 0);
     free.cloned().ok_or_else(|| {
         Failure::new("every device of this node is unhealthy or partly given to a slice, and the demonstration needs a whole one")
             .hint("see: aliquot nodes; or use the simulated GPU: aliquot demo --simulated")
@@ -316,6 +316,10 @@ mod tests {
         };
         let node = |devices: Vec<Device>| Node { devices, ..Node::default() };
         assert!(free_device(&node(vec![device(DeviceHealth::Healthy, 10), device(DeviceHealth::Healthy, 0)])).is_ok());
+        let divided = Device { mig_enabled: true, ..device(DeviceHealth::Healthy, 0) };
+        let instance = Device { mig_gpu_uuid: "GPU-a".into(), ..device(DeviceHealth::Healthy, 0) };
+        assert_eq!(free_device(&node(vec![divided.clone(), instance.clone()])).ok(), Some(instance));
+        assert!(free_device(&node(vec![divided])).is_err());
         for devices in [vec![], vec![device(DeviceHealth::Healthy, 1)], vec![device(DeviceHealth::Unhealthy, 0)]] {
             assert!(free_device(&node(devices)).is_err());
         }
