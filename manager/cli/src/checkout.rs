@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::error::{Failure, Result};
+use crate::output;
 
 /// A checkout of this workspace, in whose target directory this program lies.
 pub(crate) struct Checkout {
@@ -37,7 +38,7 @@ impl Checkout {
 
     /// Builds packages with this program's profile, so that the results lie beside it. `what` names them in messages.
     pub(crate) fn build(&self, what: &str, packages: &[&str]) -> Result<()> {
-        eprintln!("Building {what}, which is not built yet …");
+        output::say(format_args!("Building {what}, which is not built yet …"));
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let status = Command::new(&cargo)
             .args(["build", "--profile", &self.profile])

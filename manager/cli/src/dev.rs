@@ -39,7 +39,7 @@ pub(crate) fn dev(args: &DevArgs) -> Result<ExitCode> {
             _ => {}
         }
     }
-    eprintln!("Ending the cluster …");
+    output::say("Ending the cluster …");
     Ok(ExitCode::SUCCESS)
 }
 

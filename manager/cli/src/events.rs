@@ -36,7 +36,7 @@ pub(crate) async fn events(socket: Option<&Path>, args: &EventsArgs) -> Result<(
         text.push_str(&printer.text(event));
     }
     if text.is_empty() {
-        eprintln!("No events{}.", if args.names.is_empty() { "" } else { " of these slices" });
+        output::say(format_args!("No events{}.", if args.names.is_empty() { "" } else { " of these slices" }));
     }
     output::print(&text)
 }

@@ -10,6 +10,7 @@ use aliquot_proto::node::v1::{GetNodeRequest, GetSliceRequest};
 use crate::args::ExecArgs;
 use crate::client;
 use crate::error::{Failure, Result, exit};
+use crate::output;
 use crate::run::{Supervisor, command_in};
 use crate::table::printable;
 
@@ -32,7 +33,7 @@ pub(crate) fn exec(socket: Option<&Path>, args: &ExecArgs) -> Result<ExitCode> {
             return Err(Failure::new(format!("slice {:?} does not work: {}", slice.name, slice.problem))
                 .hint(format!("remove the slice and create it again: aliquot slice rm {}", slice.name)));
         }
-        eprintln!("warning: slice {:?}: {}", slice.name, printable(&slice.problem));
+        output::say(format_args!("warning: slice {:?}: {}", slice.name, printable(&slice.problem)));
     }
     if is_closed_to_this_user(Path::new(&slice.shim_path)) {
         let user = nix::unistd::geteuid();

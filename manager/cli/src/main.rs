@@ -2,7 +2,10 @@
 //!
 //! A client of the node manager, and in [`cluster`] of the scheduler. [`args`] defines the commands, and each command
 //! has a file. [`client`] connects to any [`server`]; [`embedded`] is the manager of a run on a machine without a
-//! running one. [`quantity`] is the one place where quantities are parsed.
+//! running one. [`quantity`] is the one place where quantities are parsed. [`output`] is the one that prints: a macro of
+//! the standard library panics if nobody reads.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod access;
 mod args;
@@ -69,7 +72,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             let failure = if is_run { run::own_failure(failure) } else { failure };
-            eprintln!("{}", shorten::arguments(&failure.to_string(), std::env::args_os()));
+            output::say(shorten::arguments(&failure.to_string(), std::env::args_os()));
             failure.code()
         }
     }

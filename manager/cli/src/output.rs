@@ -1,5 +1,6 @@
 //! Standard output and standard error: text for people and for programs.
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 
@@ -44,6 +45,18 @@ pub(crate) fn has_no_reader() -> bool {
     let mut asked = [PollFd::new(out.as_fd(), PollFlags::empty())];
     let answered = poll(&mut asked, PollTimeout::ZERO).is_ok_and(|count| count > 0);
     answered && asked[0].revents().is_some_and(|found| found.intersects(PollFlags::POLLERR | PollFlags::POLLHUP))
+}
+
+/// Prints a line on standard error, if that is still there. A terminal is gone when its user closes it, and the reader
+/// of a pipe often ends at the same Ctrl-C as this program, which then still has an end to bring about.
+pub(crate) fn say(line: impl Display) {
+    say_text(format_args!("{line}\n"));
+}
+
+/// The same with text that need not be a whole line.
+pub(crate) fn say_text(text: impl Display) {
+    // One write, so that the texts of several threads stay apart.
+    let _ = io::stderr().write_all(text.to_string().as_bytes());
 }
 
 /// Prints a JSON document on standard output.

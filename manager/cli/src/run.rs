@@ -24,7 +24,7 @@ use crate::embedded::Embedded;
 use crate::error::{Failure, Result, exit};
 use crate::quantity::HostMemory;
 use crate::simulated::SimulatedGpu;
-use crate::{parts, priority, user, visible};
+use crate::{output, parts, priority, user, visible};
 use marks::Marks;
 
 /// Runs the command, and returns its exit status.
@@ -42,7 +42,7 @@ pub(crate) fn run(socket: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
     let devices = slice.slice.parts.iter().map(|part| part.device_uuid.as_str());
     let marks = (manager.embedded.is_some() && simulated.is_none()).then(|| Marks::set(devices));
     if let Some(warning) = marks.as_ref().and_then(Marks::warning) {
-        eprintln!("warning: {warning}");
+        output::say(format_args!("warning: {warning}"));
     }
     let environment = simulated.iter().flat_map(SimulatedGpu::environment).chain(manager.environment());
     let command = command_in(&slice.slice, &slice.node, &args.command[0], &args.command[1..], environment)?;

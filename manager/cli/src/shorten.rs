@@ -39,7 +39,7 @@ pub(crate) fn print(answer: &clap::Error) {
     }
     let text = answer.render();
     let text = if output::stderr_has_colours() { text.ansi().to_string() } else { text.to_string() };
-    eprint!("{}", arguments(&text, std::env::args_os()));
+    output::say_text(arguments(&text, std::env::args_os()));
 }
 
 #[cfg(test)]

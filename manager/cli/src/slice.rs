@@ -71,7 +71,7 @@ async fn resize(client: &mut Client, args: &SliceResizeArgs) -> Result<()> {
         return output::print_json(&json::slice(&slice));
     }
     for warning in &slice.warnings {
-        eprintln!("warning: {}", printable(warning));
+        output::say(format_args!("warning: {}", printable(warning)));
     }
     output::print(&said(&slice, &node))
 }
@@ -85,7 +85,7 @@ async fn remove(client: &mut Client, args: &SliceRmArgs) -> Result<()> {
             Ok(_) => output::print(&format!("{name}: removed\n"))?,
             Err(status) => {
                 if let Err(before) = std::mem::replace(&mut result, Err(Failure::from(status))) {
-                    eprintln!("{before}");
+                    output::say(before);
                 }
             }
         }

@@ -11,6 +11,7 @@ use super::{find, state};
 use crate::args::AttachArgs;
 use crate::client;
 use crate::error::{Failure, Result, exit};
+use crate::output;
 
 /// Follows a task's log from its end, until the task has ended. The exit code is the task's.
 pub(crate) fn attach(socket: Option<&Path>, args: &AttachArgs) -> Result<ExitCode> {
@@ -26,7 +27,7 @@ pub(crate) fn attach(socket: Option<&Path>, args: &AttachArgs) -> Result<ExitCod
             ended = watched => ended,
             interrupted = tokio::signal::ctrl_c() => {
                 interrupted.map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
-                eprintln!("job {0} goes on; end it with: aliquot cancel {0}", args.task);
+                output::say(format_args!("job {0} goes on; end it with: aliquot cancel {0}", args.task));
                 Ok(exit::of_signal(2).into())
             }
         }

@@ -33,7 +33,7 @@ pub(crate) async fn cancel(socket: Option<&Path>, args: &CancelArgs) -> Result<(
     }
     let Some(last) = failures.pop() else { return Ok(()) };
     for failure in failures {
-        eprintln!("{failure}");
+        output::say(failure);
     }
     Err(last)
 }

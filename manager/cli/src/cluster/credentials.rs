@@ -15,6 +15,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::deadline::{self, Deadlines};
 use crate::error::{Failure, Result, with_causes};
+use crate::output;
 use crate::server::SCHEDULER;
 
 /// The file name of a user's credentials, in the directory of this program's other files.
@@ -99,7 +100,9 @@ fn warn_if_open(path: &Path) {
     if mode & 0o077 != 0 {
         let path = path.display();
         TOLD.call_once(|| {
-            eprintln!("warning: other users can read {path}, which has a secret key; close it: chmod 600 {path}");
+            output::say(format_args!(
+                "warning: other users can read {path}, which has a secret key; close it: chmod 600 {path}"
+            ));
         });
     }
 }

@@ -18,6 +18,7 @@ use super::{TaskId, connect, failed, find, terminal};
 use crate::args::ExecArgs;
 use crate::client;
 use crate::error::{Failure, Result, exit};
+use crate::output;
 
 /// How many bytes of standard input are read at once.
 const READ_BYTES: usize = 32 << 10;
@@ -104,7 +105,7 @@ async fn follow(
 
 fn exit_code(Exit { code, signal, with_job }: Exit) -> ExitCode {
     if with_job {
-        eprintln!("the job has ended, and the command with it");
+        output::say("the job has ended, and the command with it");
     }
     match u8::try_from(signal) {
         Ok(0) => u8::try_from(code).unwrap_or(exit::FAILED).into(),

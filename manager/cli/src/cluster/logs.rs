@@ -70,7 +70,7 @@ fn broken_off(wanted: &Wanted, node: &str, has_printed: bool) -> Failure {
 /// Says that the node does not have the bytes from the offset `expected`, if it is known, to the offset `begin` any more.
 fn tell_gap(expected: Option<u64>, begin: u64) {
     if let Some(gap) = gap(expected, begin) {
-        eprintln!("{gap}");
+        output::say(gap);
     }
 }
 
@@ -240,7 +240,7 @@ impl Reading<'_> {
 
     fn tell(&mut self, line: &str) {
         if self.told != line {
-            eprintln!("{}", printable(line));
+            output::say(printable(line));
             self.told = line.to_owned();
         }
     }

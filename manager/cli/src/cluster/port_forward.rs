@@ -134,7 +134,7 @@ async fn accept(listener: TcpListener, client: Client, open: Open, fatal: mpsc::
         let connection = match listener.accept().await {
             Ok((connection, _)) => connection,
             Err(error) => {
-                eprintln!("cannot take a connection to {address}: {error}");
+                output::say(format_args!("cannot take a connection to {address}: {error}"));
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -151,7 +151,9 @@ async fn accept(listener: TcpListener, client: Client, open: Open, fatal: mpsc::
                     match is_fatal {
                         // An error means that this program is ending already.
                         true => _ = fatal.send(failure).await,
-                        false => eprintln!("a connection to {address} is refused: {}", failure.message()),
+                        false => {
+                            output::say(format_args!("a connection to {address} is refused: {}", failure.message()))
+                        }
                     }
                 }
             }

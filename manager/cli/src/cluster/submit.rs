@@ -46,7 +46,7 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
             (true, _) => output::print_json(&json::job(&job))?,
             (false, false) => output::print(&format!("{}\n", job.id))?,
             // Standard output is for the job's output.
-            (false, true) => eprintln!("job {}", job.id),
+            (false, true) => output::say(format_args!("job {}", job.id)),
         }
         if !args.wait {
             return Ok(ExitCode::SUCCESS);
@@ -55,7 +55,7 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
             ended = wait(&socket, &job, args) => ended,
             interrupted = tokio::signal::ctrl_c() => {
                 interrupted.map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
-                eprintln!("job {id} goes on; wait for it with: aliquot logs {id} -f; end it with: aliquot cancel {id}", id = job.id);
+                output::say(format_args!("job {id} goes on; wait for it with: aliquot logs {id} -f; end it with: aliquot cancel {id}", id = job.id));
                 Ok(exit::of_signal(2).into())
             }
         }
@@ -120,7 +120,7 @@ async fn wait(socket: &Path, job: &Job, args: &SubmitArgs) -> Result<ExitCode> {
         let what = logs::Wanted { task, rank: 0, last_lines: 0, json: false };
         // The job's end matters more than its log.
         if let Err(failure) = logs::follow(socket, &what).await {
-            eprintln!("{failure}");
+            output::say(failure);
         }
     }
     let (mut watch, mut told) = (Watch::new(socket, id).await?, String::new());
@@ -130,7 +130,7 @@ async fn wait(socket: &Path, job: &Job, args: &SubmitArgs) -> Result<ExitCode> {
         let has_ended = state::has_ended(job.state());
         let is_worth_telling = if has_ended { job.state() != JobState::Succeeded } else { io::stderr().is_terminal() };
         if is_worth_telling && line != told {
-            eprintln!("{line}");
+            output::say(&line);
         }
         told = line;
         if has_ended {

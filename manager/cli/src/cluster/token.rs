@@ -27,10 +27,10 @@ pub(crate) async fn token(socket: Option<&Path>, args: &TokenArgs) -> Result<()>
         }));
     }
     output::print(&format!("{}\n", printable(&answer.command)))?;
-    eprintln!(
+    output::say(format_args!(
         "Run this on the node, before {}. If a manager is a service there, write both values into [cluster] of its \
          configuration instead, as scheduler and token, and restart it.",
         clock_human(answer.expires_unix_ms)
-    );
+    ));
     Ok(())
 }

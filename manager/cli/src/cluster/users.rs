@@ -79,7 +79,7 @@ async fn add(client: &mut Client, args: &UserAddArgs) -> Result<()> {
         return output::print_json(&json!({ "user": of_user(&user), "file": to }));
     }
     output::print(&format!("{}\n", to.display()))?;
-    eprintln!("{}", printable(&advice(&user, &to, answer.certificate.is_empty())));
+    output::say(printable(&advice(&user, &to, answer.certificate.is_empty())));
     Ok(())
 }
 

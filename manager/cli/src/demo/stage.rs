@@ -16,7 +16,7 @@ use crate::error::{Failure, Result};
 use crate::quantity::{CorePercent, Memory, bytes_human, millipercent_human};
 use crate::run::{OwnSlice, Supervisor};
 use crate::simulated::SimulatedGpu;
-use crate::{bar, client, parts};
+use crate::{bar, client, output, parts};
 
 /// Duration of one kernel.
 const KERNEL_NS: u64 = 1_000_000;
@@ -119,10 +119,10 @@ impl<'run> Stage<'run> {
     /// Prints the current step; to standard error if the result is JSON.
     pub(super) fn say(&self, text: &str) {
         if self.json {
-            eprint!("{text}");
+            output::say_text(text);
         } else {
             // If the reader is gone, the exit code still tells the result.
-            let _ = crate::output::print(text);
+            let _ = output::print(text);
         }
     }
 

@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::error::{Failure, Result};
+use crate::output;
 use crate::run::Supervisor;
 
 /// A daemon that ends sooner than this after its start cannot work, and is not started again.
@@ -52,7 +53,7 @@ impl Daemon {
         if self.begun.elapsed() < LIFE_MIN {
             return Err(self.failed(status));
         }
-        eprintln!("{} has ended ({status}), and is started again.", self.start.name);
+        output::say(format_args!("{} has ended ({status}), and is started again.", self.start.name));
         (self.child, self.begun) = (spawn(supervisor, &self.start)?, Instant::now());
         Ok(())
     }

@@ -85,6 +85,16 @@ fn no_manager() {
 }
 
 #[test]
+fn a_message_that_nobody_reads_changes_nothing() {
+    for (args, code) in [(&["--socket", "/nowhere/manager.sock", "ps"][..], 1), (&["ps", "--bogus"], 2)] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = aliquot(args.iter().copied()).stdout(Stdio::null()).stderr(writer).status().unwrap();
+        assert_eq!(ended.code(), Some(code), "{args:?}: {ended}");
+    }
+}
+
+#[test]
 fn something_else_listens() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("manager.sock");
