@@ -27,7 +27,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
@@ -199,6 +199,10 @@ impl Supervisor<'_> {
             mask.add(signal);
         }
         let failed = |what: &str, error: Errno| format!("cannot {what}: {error}");
+        // Where the node manager's parent ignored the signal, so would this process and init, and the kernel would keep
+        // the command's exit code from them.
+        // SAFETY: no handler is installed, and none is replaced.
+        unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map_err(|error| failed("hear of children", error))?;
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None).map_err(|error| failed("block signals", error))?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(|error| failed("receive signals", error))?;

@@ -47,10 +47,23 @@ impl Node {
 
     /// Starts an agent after the one before was killed.
     pub(crate) fn start_agent(&mut self) {
+        self.start_by(|program| Command::new(program));
+    }
+
+    /// Starts an agent whose parent ignores the ends of children, which the agent inherits.
+    pub(crate) fn start_agent_that_ignores_children(&mut self) {
+        self.start_by(|program| {
+            let mut ignoring = Command::new("env");
+            ignoring.arg("--ignore-signal=CHLD").arg(program);
+            ignoring
+        });
+    }
+
+    fn start_by(&mut self, command: impl FnOnce(&Path) -> Command) {
         let test = std::env::current_exe().expect("this program");
         let program = test.parent().and_then(Path::parent).expect("a target directory").join("examples/agent_alone");
         let log = OpenOptions::new().append(true).create(true).open(self.path("agent.log")).expect("a log");
-        let mut command = Command::new(&program);
+        let mut command = command(&program);
         command.arg(self.path("settings.toml")).arg(self.dir.path()).arg(self.manager.socket());
         let agent = command.stdin(Stdio::null()).stderr(log).spawn();
         let hint = "it is built by: cargo test -p aliquot-agent (without --test)";

@@ -66,6 +66,20 @@ fn a_new_agent_tells_what_has_ended_meanwhile() {
 }
 
 #[test]
+fn ends_are_known_where_the_agent_ignores_children() {
+    let mut scheduler = Scheduler::start(60_000);
+    let mut node = Node::start(&scheduler);
+    scheduler.report();
+    let session = scheduler.session;
+    node.kill_agent();
+    node.start_agent_that_ignores_children();
+    scheduler.report_after(session);
+    scheduler.start_job(1, shell("exit 7"));
+    let ended = scheduler.ended(1);
+    assert_eq!((ended.exit_code, ended.signal, ended.reason()), (Some(7), 0, EndReason::Exited));
+}
+
+#[test]
 fn a_restart_during_a_start_does_not_fail_the_job() {
     let mut scheduler = Scheduler::start(60_000);
     let mut node = Node::start(&scheduler);

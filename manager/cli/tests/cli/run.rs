@@ -26,6 +26,15 @@ fn the_exit_status_passes_through() {
 }
 
 #[test]
+fn the_end_is_noticed_by_a_child_of_who_ignores_children() {
+    let run = simulated_run(["sh", "-c", "exit 77"]);
+    let mut ignoring = Command::new("env");
+    ignoring.arg("--ignore-signal=CHLD").arg(run.get_program()).args(run.get_args());
+    let ended = output(ignoring.stdin(Stdio::null()));
+    assert_eq!(ended.status.code(), Some(77), "{}", stderr(&ended));
+}
+
+#[test]
 fn a_command_that_cannot_be_run() {
     let missing = output(&mut simulated_run(["/nonexistent/command"]));
     assert_eq!(missing.status.code(), Some(127));
