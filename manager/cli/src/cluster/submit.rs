@@ -25,7 +25,7 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
     }
     let file = args.file.as_deref().map(read).transpose()?.unwrap_or_default();
     let words = args.words.clone().over(file);
-    let names_dir = words.workdir.is_some();
+    let work_dir = words.workdir.clone();
     let mut spec = words.spec()?;
     if args.follow && spec.array.len() > 1 {
         return Err(Failure::new(format!("--follow shows one log, and this array has {} tasks", spec.array.len()))
@@ -34,9 +34,12 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
     }
     client::runtime()?.block_on(async {
         let socket = find(socket)?;
-        if credentials::is_file(&socket) && !names_dir {
-            // The current directory is one of this machine, and not of the nodes.
-            spec.work_dir.clear();
+        // With credentials this is not a machine of the cluster, and its current directory means nothing there.
+        if credentials::is_file(&socket) {
+            match &work_dir {
+                Some(given) => words::check_is_whole(given, "on the node")?,
+                None => spec.work_dir.clear(),
+            }
         }
         if !spec.secrets.is_empty() {
             check_secrets(&socket).await?;

@@ -159,7 +159,8 @@ pub(crate) struct JobWords {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "What runs")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) shm_size: Option<Bytes>,
-    /// Working directory [default: the current directory; with an image, the image's]
+    /// Working directory. Below the current directory, or a path from the root, as it must be with an image and from a
+    /// machine outside the cluster [default: the current directory; with an image, the image's]
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, help_heading = "What runs")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) workdir: Option<Text>,
@@ -231,7 +232,11 @@ impl JobWords {
             environment: self.env.into_iter().map(Variable::resolve).collect::<Result<_>>()?,
             work_dir: match (self.workdir, &self.image) {
                 (None, Some(_)) => String::new(),
-                (given, _) => work_dir(given)?,
+                (Some(given), Some(_)) => {
+                    check_is_whole(&given, "in the container")?;
+                    given.into_string()
+                }
+                (given, None) => work_dir(given)?,
             },
             gpu_core_percent: self.gpu_core.map_or(0, CorePercent::percent),
             gpu_memory_bytes: self.gpu_memory.map_or(0, Bytes::bytes),
@@ -274,11 +279,30 @@ fn program_name(program: &str) -> String {
     program.rsplit('/').find(|part| !part.is_empty()).unwrap_or(program).to_owned()
 }
 
+/// Checks that `given` is a path from the root, where the current directory of this process does not count. `place` says
+/// where the directory is.
+pub(crate) fn check_is_whole(given: &Text, place: &str) -> Result<()> {
+    match given.as_str().starts_with('/') {
+        true => Ok(()),
+        false => Err(Failure::new(format!(
+            "--workdir {:?} is no path from the root, and the current directory is one of this machine",
+            given.as_str()
+        ))
+        .hint(format!("give the whole path {place}: --workdir /data/train"))
+        .exit(exit::USAGE)),
+    }
+}
+
 /// The absolute path of `given` below the current directory; without it, the current directory.
 fn work_dir(given: Option<Text>) -> Result<String> {
     let given = given.map(Text::into_string).unwrap_or_default();
     if given.starts_with('/') {
         return Ok(given);
+    }
+    if given == "~" || given.starts_with("~/") {
+        return Err(Failure::new(format!("--workdir {given:?} begins with a ~, which only a shell replaces"))
+            .hint("give the whole path: --workdir /home/ada/train")
+            .exit(exit::USAGE));
     }
     let current = env::current_dir().map_err(|error| {
         Failure::new(format!("the current directory cannot be found: {error}"))

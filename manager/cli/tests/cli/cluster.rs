@@ -47,6 +47,17 @@ fn a_job_is_submitted_and_its_number_printed() {
 }
 
 #[test]
+fn with_credentials_the_current_directory_is_not_the_job_s() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("credentials.toml");
+    std::fs::write(&file, "").unwrap();
+    let submit = ["--scheduler", file.to_str().unwrap(), "submit", "--workdir", "data", "--", "true"];
+    let refused = output(aliquot(submit).current_dir(dir.path()));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--workdir \"data\" is no path from the root"), "{}", stderr(&refused));
+}
+
+#[test]
 fn a_job_whose_answer_is_lost_is_sent_again_as_the_same() {
     let mut scheduler = Played::with_job(job(JobState::Pending));
     scheduler.change(|scene| scene.loses_answers = true);

@@ -52,8 +52,8 @@ fn scalar(word: &'static str, value: impl Strategy<Value = String>) -> impl Stra
 }
 
 /// The same for text of any kind, which YAML has in quotes.
-fn text(word: &'static str) -> impl Strategy<Value = Said> {
-    "[^\\p{C}-]\\PC{0,12}".prop_map(move |value| said(word, std::slice::from_ref(&value), &quoted(&value)))
+fn text(word: &'static str, value: &'static str) -> impl Strategy<Value = Said> {
+    value.prop_map(move |value| said(word, std::slice::from_ref(&value), &quoted(&value)))
 }
 
 fn list(word: &'static str, value: &'static str) -> impl Strategy<Value = Said> {
@@ -77,9 +77,10 @@ fn one_of_each() -> Vec<BoxedStrategy<Said>> {
     let size = || "[1-9][0-9]{0,3}(\\.[0-9]{1,3})?(MiB|GiB|GB|Ki)";
     let span = || "[1-9][0-9]{0,2}[smh]([1-5]s)?";
     let count = || "[1-9][0-9]{0,4}";
+    let any_text = "[^\\p{C}-]\\PC{0,12}";
     vec![
-        text("name").boxed(),
-        text("queue").boxed(),
+        text("name", any_text).boxed(),
+        text("queue", any_text).boxed(),
         scalar("gpu-core", "[1-9][0-9]?%?|100").boxed(),
         scalar("gpu-memory", size()).boxed(),
         scalar("gpus", count()).boxed(),
@@ -105,11 +106,11 @@ fn one_of_each() -> Vec<BoxedStrategy<Said>> {
         list("gpu-model", "[A-Za-z0-9][A-Za-z0-9 ]{0,8}").boxed(),
         mapping("tolerate").boxed(),
         mapping("env").boxed(),
-        text("image").boxed(),
+        text("image", any_text).boxed(),
         list("secret", "[a-z][a-z.-]{0,4}(:[A-Z_]{1,4})?").boxed(),
         list("mount", "(~|/[a-z]{1,4})(:/[a-z]{1,4})?(:r[ow])?").boxed(),
         scalar("shm-size", size()).boxed(),
-        text("workdir").boxed(),
+        text("workdir", "/\\PC{0,12}").boxed(),
     ]
 }
 
@@ -210,6 +211,11 @@ fn what_is_left_out_is_the_scheduler_s_to_choose_but_for_the_name_and_the_direct
     };
     assert_eq!(spec, expected);
     assert_eq!(line("--workdir data -- x").spec().unwrap().work_dir, format!("{current}/data"));
+    assert_eq!(line("--workdir ~data -- x").spec().unwrap().work_dir, format!("{current}/~data"));
+    for home in ["~", "~/data"] {
+        let failure = line(&format!("--workdir {home} -- x")).spec().unwrap_err().to_string();
+        assert!(failure.contains(&format!("--workdir {home:?} begins with a ~, which only a shell")), "{failure}");
+    }
     let failure = JobWords::default().spec().unwrap_err();
     assert!(failure.to_string().contains("the job has no command\nhint: "), "{failure}");
 }
@@ -219,6 +225,10 @@ fn an_image_brings_its_own_command_and_directory() {
     let spec = line("--image registry/team/trainer:2").spec().unwrap();
     assert_eq!(spec, JobSpec { image: "registry/team/trainer:2".to_owned(), ..JobSpec::default() });
     assert_eq!(line("--image a --workdir /w -- x").spec().unwrap().work_dir, "/w");
+    // Nothing of this machine is in the container.
+    let failure = line("--image a --workdir w -- x").spec().unwrap_err().to_string();
+    assert!(failure.contains("--workdir \"w\" is no path from the root"), "{failure}");
+    assert!(failure.contains("hint: give the whole path in the container"), "{failure}");
 }
 
 #[test]
