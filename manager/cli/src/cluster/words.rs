@@ -5,6 +5,7 @@ mod schema;
 mod values;
 mod yaml;
 
+use std::collections::HashMap;
 use std::env;
 
 use aliquot_proto::scheduler::v1::{JobSpec, Restart as RestartRule, Toleration};
@@ -255,7 +256,7 @@ impl JobWords {
                 Some(Restart::Never) => RestartRule::Never.into(),
                 Some(Restart::Always) | None => RestartRule::Unspecified.into(),
             },
-            node_labels: self.label.into_iter().map(Label::into_pair).collect(),
+            node_labels: node_labels(self.label)?,
             nodes: self.node.into_iter().map(Text::into_string).collect(),
             gpu_models: self.gpu_model.into_iter().map(Text::into_string).collect(),
             tolerations: self
@@ -272,6 +273,19 @@ impl JobWords {
             command: self.command,
         })
     }
+}
+
+/// The labels by key. In a file no key can be there twice.
+fn node_labels(given: Vec<Label>) -> Result<HashMap<String, String>> {
+    let mut labels = HashMap::new();
+    for (key, value) in given.into_iter().map(Label::into_pair) {
+        if let Some(before) = labels.insert(key.clone(), value.clone()) {
+            return Err(Failure::new(format!("--label {key}={before} and --label {key}={value} name the same label"))
+                .hint("a node has one value of a label; for more than one, name the nodes with --node")
+                .exit(exit::USAGE));
+        }
+    }
+    Ok(labels)
 }
 
 /// The last part of the program's path.

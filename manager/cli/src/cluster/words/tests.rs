@@ -247,6 +247,15 @@ fn options_go_before_the_file_and_pairs_count_one_by_one() {
 }
 
 #[test]
+fn a_label_has_one_value() {
+    let failure = line("--label zone=a --label disk=ssd --label zone=b -- x").spec().unwrap_err().to_string();
+    assert!(failure.contains("--label zone=a and --label zone=b name the same label\nhint: "), "{failure}");
+    // An option goes before the file.
+    let words = line("--label zone=b").over(of_file("label: {zone: a}\ncommand: [x]\n"));
+    assert_eq!(words.spec().unwrap().node_labels["zone"], "b");
+}
+
+#[test]
 fn a_variable_without_a_value_is_handed_on() {
     let path = env::var("PATH").unwrap();
     for words in [line("--env PATH -- x"), of_file("env: {PATH: }\ncommand: [x]")] {
