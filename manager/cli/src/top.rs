@@ -39,7 +39,7 @@ pub(crate) fn top(socket: Option<&Path>, args: &TopArgs) -> Result<()> {
             Ok::<_, Failure>(client.get_usage(GetUsageRequest { slices }).await?.into_inner())
         })?;
         return match args.json {
-            true => output::print_json(&json::usage(&usage)),
+            true => output::print(&json_line(&usage)),
             false => output::print(&ps::table(&usage, Look::of_stdout())),
         };
     }
@@ -72,7 +72,7 @@ fn tables(answers: &Receiver<Result<Said>>, iterations: Option<u64>, json: bool)
         let Ok(answer) = answers.recv() else { return Err(client::gone(&NODE_MANAGER)) };
         let Said::Usage(answer) = answer? else { continue };
         let text = match json {
-            true => format!("{}\n", json::usage(&answer)),
+            true => json_line(&answer),
             false => format!("{}\n{}\n", moment::human(answer.time.as_ref()), ps::table(&answer, Look::of_stdout())),
         };
         if output::print_to_reader(&text)? == Reader::Gone {
@@ -81,6 +81,10 @@ fn tables(answers: &Receiver<Result<Said>>, iterations: Option<u64>, json: bool)
         left = left.map(|left| left - 1);
     }
     Ok(())
+}
+
+fn json_line(answer: &GetUsageResponse) -> String {
+    format!("{}\n", json::usage(answer))
 }
 
 /// Draws until a key ends it.

@@ -6,6 +6,7 @@ use aliquot_proto::scheduler::v1::{ExplainRequest, ExplainResponse, JobState};
 use aliquot_terminal::points::points;
 use serde_json::json;
 
+use super::state::word;
 use super::{TaskId, connect_to_running, failed};
 use crate::args::ExplainArgs;
 use crate::error::Result;
@@ -17,9 +18,13 @@ pub(crate) async fn explain(socket: Option<&Path>, args: &ExplainArgs) -> Result
     let mut client = connect_to_running(socket).await?;
     let answer = client.explain(ExplainRequest { id: job, task }).await.map_err(failed)?.into_inner();
     if args.json {
-        return output::print_json(
-            &json!({ "job": job, "task": task, "reasons": answer.reasons, "remedies": answer.remedies }),
-        );
+        return output::print_json(&json!({
+            "job": job,
+            "task": task,
+            "state": word(answer.state()),
+            "reasons": answer.reasons,
+            "remedies": answer.remedies,
+        }));
     }
     output::print(&text(args.task, &answer, Look::of_stdout()))
 }

@@ -324,6 +324,9 @@ fn jobs_are_cancelled_and_explained() {
         explained.contains("- The queue team-a holds") && explained.contains("What would help\n- Ask for 20 %"),
         "{explained}"
     );
+    let explained = stdout(&output(&mut scheduler.aliquot(&["explain", "17", "--json"])));
+    let explained: serde_json::Value = serde_json::from_str(&explained).unwrap();
+    assert_eq!((&explained["job"], &explained["state"]), (&17.into(), &"pending".into()));
 }
 
 #[test]

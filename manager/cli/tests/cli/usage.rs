@@ -177,6 +177,8 @@ fn nodes_and_slices_show_what_is_given_out() {
     assert!(inside(&["nodes"]).contains("70 %"));
     assert!(inside(&["slice", "ls"]).contains("test"));
     assert!(inside(&["top", "--once"]).contains("test"));
+    let object = inside(&["top", "--once", "--json"]);
+    assert!(object.starts_with("{\"") && object.lines().count() == 1, "{object}");
     assert_eq!(inside(&["top", "-n", "2", "--interval", "0.1"]).matches("SLICE").count(), 2);
 }
 
