@@ -15,6 +15,7 @@ pub(crate) mod nodes;
 pub(crate) mod port_forward;
 pub(crate) mod queues;
 pub(crate) mod secrets;
+mod signals;
 mod state;
 mod stream;
 pub(crate) mod submit;

@@ -9,10 +9,11 @@ use std::thread;
 use aliquot_proto::stream::v1::from_job::Frame;
 use aliquot_proto::stream::v1::open::What;
 use aliquot_proto::stream::v1::{End, Exec, Exit, FromJob, Open, from_user};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Streaming;
 
+use super::signals::{Signals, listen};
 use super::stream::{NotOpened, Stream, ToJob, frame};
 use super::{TaskId, connect, failed, find, terminal};
 use crate::args::ExecArgs;
@@ -192,41 +193,6 @@ async fn resize(to_job: &ToJob) -> Result<ExitCode> {
         }
     }
     std::future::pending().await
-}
-
-fn listen(kind: SignalKind) -> Result<Signal> {
-    signal(kind).map_err(|error| Failure::new(format!("cannot receive signals: {error}")))
-}
-
-/// The signals that end this program and the command.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
-    quit: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Signals> {
-        Ok(Signals {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
-            quit: listen(SignalKind::quit())?,
-        })
-    }
-
-    /// Waits for such a signal, and returns its number.
-    async fn end(&mut self) -> u8 {
-        use nix::sys::signal::Signal as Number;
-        let number = tokio::select! {
-            _ = self.interrupt.recv() => Number::SIGINT,
-            _ = self.terminate.recv() => Number::SIGTERM,
-            _ = self.hang_up.recv() => Number::SIGHUP,
-            _ = self.quit.recv() => Number::SIGQUIT,
-        };
-        number as u8
-    }
 }
 
 #[cfg(test)]

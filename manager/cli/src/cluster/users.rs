@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use aliquot_proto::scheduler::v1::{AddUserRequest, AddUserResponse, ListUsersRequest, RemoveUserRequest, Role, User};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
+use tonic::Response;
 
 use super::credentials::{self, Credentials};
+use super::signals::Signals;
 use super::{Client, clock_human, connect_to_running, failed, now_unix_ms};
 use crate::args::{RoleWord, UserAddArgs, UserRemoveArgs, UserRights, UserSetArgs, UsersArgs, UsersCommand};
-use crate::error::{Failure, Result};
+use crate::error::{Failure, Result, exit};
 use crate::output::{self, Look};
 use crate::table::{Align, Table, printable};
 
@@ -59,33 +61,49 @@ async fn add(client: &mut Client, args: &UserAddArgs) -> Result<()> {
         replace: args.replace,
     };
     let to = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}-credentials.toml")));
-    if to == Path::new("-") {
-        let answer = client.add_user(request).await.map_err(failed)?.into_inner();
-        return output::print(&of_answer(name, &key, &answer).text()?);
-    }
+    let to = Some(to).filter(|to| to != Path::new("-"));
+    let signals = Signals::new()?;
     // The file is made first, so that nothing is changed if it cannot be made.
-    let file = credentials::create(&to)?;
-    let answer = match client.add_user(request).await {
-        Ok(answer) => answer.into_inner(),
-        Err(status) => {
-            // The file is still empty.
-            _ = fs::remove_file(&to);
-            return Err(failed(status));
-        }
-    };
-    credentials::write(&file, &to, &of_answer(name, &key, &answer).text()?)?;
-    let user = answer.user.clone().unwrap_or_default();
-    if args.json {
-        return output::print_json(&json!({ "user": of_user(&user), "file": to }));
+    let file = to.as_ref().map(|to| credentials::create(to)).transpose()?;
+    let answer = add_unless_interrupted(client, request, signals).await.inspect_err(|_| {
+        // The file is still empty.
+        to.iter().for_each(|to| _ = fs::remove_file(to));
+    })?;
+    let text = of_answer(name, &key, &answer).text()?;
+    if let (Some(file), Some(to)) = (&file, &to) {
+        credentials::write(file, to, &text)?;
     }
-    output::print(&format!("{}\n", to.display()))?;
-    output::say(printable(&advice(&user, &to, answer.certificate.is_empty())));
+    let user = answer.user.unwrap_or_default();
+    match (args.json, &to) {
+        (true, Some(to)) => return output::print_json(&json!({ "user": of_user(&user), "file": to })),
+        (true, None) => return output::print_json(&json!({ "user": of_user(&user), "credentials": text })),
+        (false, Some(to)) => output::print(&format!("{}\n", to.display()))?,
+        (false, None) => output::print(&text)?,
+    }
+    output::say(printable(&advice(&user, to.as_deref(), answer.certificate.is_empty())));
     Ok(())
 }
 
-/// The use of the file, and the rights that the user still lacks.
-fn advice(user: &User, file: &Path, is_from_elsewhere: bool) -> String {
-    let (name, file) = (&user.name, file.display());
+async fn add_unless_interrupted(
+    client: &mut Client,
+    request: AddUserRequest,
+    mut signals: Signals,
+) -> Result<AddUserResponse> {
+    tokio::select! {
+        answered = client.add_user(request) => answered.map(Response::into_inner).map_err(failed),
+        signal = signals.end() => Err(Failure::new("interrupted before the scheduler had answered")
+            .hint("the user may have been added all the same, without a file; repeat it with --replace")
+            .exit(exit::of_signal(signal))),
+    }
+}
+
+/// The use of the credentials in `file`, or on standard output, and the rights that the user still lacks.
+fn advice(user: &User, file: Option<&Path>, is_from_elsewhere: bool) -> String {
+    let name = &user.name;
+    let place = match file {
+        Some(file) => format!("aliquot --scheduler {} jobs, or put it at ", file.display()),
+        None => "put it at ".to_owned(),
+    };
     let mut advice = if is_from_elsewhere {
         format!(
             "This scheduler signs no certificates. {name} needs one with this common name and the organization aliquot:users; \
@@ -93,8 +111,8 @@ fn advice(user: &User, file: &Path, is_from_elsewhere: bool) -> String {
         )
     } else {
         format!(
-            "Give the file only to {name}. It is valid until {}. On another machine: aliquot --scheduler \
-             {file} jobs, or put it at ~/.config/aliquot/credentials.toml.",
+            "Give the file only to {name}. It is valid until {}. On another machine: \
+             {place}~/.config/aliquot/credentials.toml.",
             clock_human(user.expires_unix_ms)
         )
     };
@@ -289,7 +307,7 @@ mod tests {
 
     #[test]
     fn whoever_adds_a_user_is_told_what_is_missing() {
-        let file = Path::new("ada-credentials.toml");
+        let file = Some(Path::new("ada-credentials.toml"));
         assert!(!advice(&ada(), file, false).contains("--as"));
         assert!(advice(&User { runs_as: String::new(), ..ada() }, file, false).contains("aliquot users set ada --as"));
         assert!(advice(&ada(), file, true).contains("aliquot:users"));

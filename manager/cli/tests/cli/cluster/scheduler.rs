@@ -44,7 +44,7 @@ pub(crate) struct Scene {
     pub(crate) explanation: ExplainResponse,
     /// The frames of a stream; `None` means that streams are refused.
     pub(crate) stream: Option<Vec<from_job::Frame>>,
-    /// It takes jobs, and its answers are lost.
+    /// It takes jobs and users, and its answers are lost.
     pub(crate) loses_answers: bool,
 }
 
@@ -328,6 +328,9 @@ impl Scheduler for Player {
     async fn add_user(&self, request: Request<AddUserRequest>) -> Result<Response<AddUserResponse>, Status> {
         let request = request.into_inner();
         self.note(Asked::AddUser(request.clone()));
+        if self.scene.borrow().loses_answers {
+            std::future::pending::<()>().await;
+        }
         let is_known = |user: &User| Some(&user.name) == request.user.as_ref().map(|user| &user.name);
         if !request.replace && self.scene.borrow().users.iter().any(is_known) {
             return Err(Status::already_exists("there is a user of this name already"));

@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 use aliquot_proto::scheduler::v1::{Role, User};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::scheduler::{Asked, Played, Scene};
 use crate::support::{aliquot, output, stderr, stdout};
@@ -42,6 +45,34 @@ fn a_user_who_is_not_added_leaves_no_file() {
     let refused = output(scheduler.aliquot(&["user", "add", "ada"]).current_dir(dir.path()));
     assert!(stderr(&refused).contains("already"), "{}", stderr(&refused));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn who_interrupts_gets_no_file_and_is_told_what_to_do() {
+    let scheduler = Played::new(Scene { loses_answers: true, ..Scene::default() });
+    let dir = tempfile::tempdir().unwrap();
+    for (asked, (signal, code)) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)].into_iter().enumerate() {
+        let mut adding = scheduler.aliquot(&["users", "add", "ada"]);
+        let adding = adding.current_dir(dir.path()).stderr(Stdio::piped()).spawn().unwrap();
+        scheduler.wait_for(asked + 1, |asked| matches!(asked, Asked::AddUser(_)));
+        kill(Pid::from_raw(adding.id().cast_signed()), signal).unwrap();
+        let ended = adding.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(code), "{}", stderr(&ended));
+        assert!(stderr(&ended).contains("--replace"), "{}", stderr(&ended));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn credentials_on_standard_output_are_json_where_that_is_asked_for() {
+    let scheduler = Played::new(Scene::default());
+    let added = output(&mut scheduler.aliquot(&["users", "add", "ada", "-o", "-", "--json"]));
+    let object: serde_json::Value = serde_json::from_str(&stdout(&added)).unwrap();
+    assert_eq!(object["user"]["name"], "ada");
+    assert!(object["credentials"].as_str().unwrap().contains("BEGIN CERTIFICATE"), "{object}");
+    let added = output(&mut scheduler.aliquot(&["users", "add", "ada", "-o", "-"]));
+    assert!(stdout(&added).contains("\nuser = \"ada\"\n"), "{}", stdout(&added));
+    assert!(stderr(&added).contains("put it at ~/.config/aliquot"), "{}", stderr(&added));
 }
 
 #[test]
