@@ -10,6 +10,8 @@
 //! `gpu-fraction-num-devices` the number of devices. They hold for the pod's first container, or for the one that
 //! `gpu-fraction-container-name` names. As with KAI, no container of such a pod asks for whole devices. KAI does not
 //! limit time. Aliquot guarantees it in proportion to the memory, and the container may use time that others leave.
+//! `gpu-fraction-limit` is run:ai's, whose *dynamic fractions* lend memory beyond `gpu-fraction` up to this part, and take
+//! it back. Aliquot lends no memory, so the limit is given and guaranteed, as with NvFractions.
 //!
 //! Kubelet reads no annotation. So the container also asks for 1 of `aliquot.dev/kai-gpu`, which Aliquot's webhook fills
 //! in: it says only that the annotations count, and has kubelet ask for a device. Annotations can be changed as long as a
@@ -30,9 +32,12 @@ pub(crate) const KAI_GPU: &str = "aliquot.dev/kai-gpu";
 /// So many containers of a device can have parts of it: the least part is a percent.
 const CONTAINERS_PER_DEVICE: u32 = 100;
 const FRACTION: &str = "gpu-fraction";
+const FRACTION_LIMIT: &str = "gpu-fraction-limit";
 const MEMORY: &str = "gpu-memory";
 const DEVICES: &str = "gpu-fraction-num-devices";
 const CONTAINER: &str = "gpu-fraction-container-name";
+/// The annotations of the pod by which a container asks for something.
+const OF_POD: [&str; 4] = [FRACTION, FRACTION_LIMIT, MEMORY, DEVICES];
 /// The beginning of the annotations for single containers. The container's name and one of the following suffixes come
 /// after it.
 const OF_CONTAINERS: &str = "nvidia.com/container.";
@@ -59,7 +64,7 @@ fn annotation(request: &Request<'_>) -> Option<&'static str> {
     if [REQUEST, LIMIT].into_iter().any(|suffix| request.annotation(&of_container(request, suffix)).is_some()) {
         return Some(OF_CONTAINERS);
     }
-    [FRACTION, MEMORY, DEVICES].into_iter().find(|key| is_meant(request) && request.annotation(key).is_some())
+    OF_POD.into_iter().find(|key| is_meant(request) && request.annotation(key).is_some())
 }
 
 /// Whether the annotations of the pod are for this container. If they name one that there is not, it is the first one,
@@ -96,7 +101,7 @@ fn nv_fractions(request: &Request<'_>) -> Result<Option<Wish>, Refusal> {
         let must = format!("at least what is requested, which is {asked} bytes");
         return Err(Refusal::value(of_container(request, LIMIT), memory, must));
     }
-    if let Some(other) = [FRACTION, MEMORY, DEVICES].into_iter().find(|key| request.annotation(key).is_some()) {
+    if let Some(other) = OF_POD.into_iter().find(|key| request.annotation(key).is_some()) {
         let first = of_container(request, if asked.is_some() { REQUEST } else { LIMIT });
         let advice = "ask in the annotations of the pod or in those of its containers";
         return Err(Refusal::Together { first, second: other.into(), advice });
@@ -153,16 +158,26 @@ fn of_pod(request: &Request<'_>) -> Result<Wish, Refusal> {
         return Err(Refusal::value(CONTAINER, name, "the name of a container of the pod"));
     }
     let mib: Option<u64> = request.annotated(MEMORY, 1..=u64::MAX / MIB)?;
+    let limit = request.annotation(FRACTION_LIMIT);
+    if limit.is_some() && mib.is_some() {
+        let advice = "it is the limit of a part of the device";
+        return Err(Refusal::Together { first: FRACTION_LIMIT.into(), second: MEMORY.into(), advice });
+    }
     let (memory, portion) = match (request.annotation(FRACTION), mib) {
         (Some(_), Some(_)) => {
             let advice = "say the part of the device or its memory";
             return Err(Refusal::Together { first: FRACTION.into(), second: MEMORY.into(), advice });
         }
-        (Some(text), None) => (Memory::PartsPerMillion(fraction(text)?), Value::Text(text.to_owned())),
+        (Some(text), None) => {
+            let part = fraction(text)?;
+            let part = limit.map_or(Ok(part), |limit| fraction_limit(limit, part))?;
+            (Memory::PartsPerMillion(part), Value::Text(text.to_owned()))
+        }
         (None, Some(mib)) => (Memory::Bytes(mib.saturating_mul(MIB)), Value::MemoryPortion),
         (None, None) => {
+            let key = if limit.is_some() { FRACTION_LIMIT } else { DEVICES };
             let advice = "add the part of each device that it needs";
-            return Err(Refusal::Alone { key: DEVICES.into(), needs: FRACTION, advice });
+            return Err(Refusal::Alone { key: key.into(), needs: FRACTION, advice });
         }
     };
     if request.pod.containers.iter().flat_map(Container::words).any(|name| name == WHOLE) {
@@ -179,8 +194,20 @@ fn of_pod(request: &Request<'_>) -> Result<Wish, Refusal> {
 
 /// A part of a device in millionths, rounded down.
 fn fraction(text: &str) -> Result<u32, Refusal> {
-    let refusal = || Refusal::value(FRACTION, text, "a decimal number from 0.01 to less than 1, for example 0.25");
-    let (number, _) = Decimal::parse_prefix(text).filter(|(_, rest)| rest.is_empty()).ok_or_else(refusal)?;
-    let (millionths, _) = number.times(u64::from(MILLION)).ok_or_else(refusal)?;
-    u32::try_from(millionths).ok().filter(|part| (FRACTION_MIN..MILLION).contains(part)).ok_or_else(refusal)
+    let part = millionths(text).filter(|part| (FRACTION_MIN..MILLION).contains(part));
+    part.ok_or_else(|| Refusal::value(FRACTION, text, "a decimal number from 0.01 to less than 1, for example 0.25"))
+}
+
+/// The limit beside a part of a device, which may be all of it.
+fn fraction_limit(text: &str, part: u32) -> Result<u32, Refusal> {
+    let limit = millionths(text).filter(|limit| (part..=MILLION).contains(limit));
+    limit.ok_or_else(|| {
+        Refusal::value(FRACTION_LIMIT, text, format!("a decimal number from {FRACTION} to 1, for example 0.8"))
+    })
+}
+
+fn millionths(text: &str) -> Option<u32> {
+    let (number, _) = Decimal::parse_prefix(text).filter(|(_, rest)| rest.is_empty())?;
+    let (millionths, _) = number.times(u64::from(MILLION))?;
+    u32::try_from(millionths).ok()
 }

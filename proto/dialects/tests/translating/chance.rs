@@ -41,7 +41,7 @@ const RESOURCES: [&str; 31] = [
     "aliquot.dev/kai-gpu",
     "cpu",
 ];
-const ANNOTATIONS: [&str; 12] = [
+const ANNOTATIONS: [&str; 13] = [
     "aliquot.dev/gpu-core-limit",
     "aliquot.dev/priority-class",
     "tencent.com/vcuda-core-limit",
@@ -51,6 +51,7 @@ const ANNOTATIONS: [&str; 12] = [
     "hami.io/vgpu-devices-allocated",
     "volcano.sh/vgpu-ids-new",
     "gpu-fraction",
+    "gpu-fraction-limit",
     "gpu-memory",
     "gpu-fraction-num-devices",
     "elasticgpu.io/container-a",

@@ -21,6 +21,9 @@ fn fractions_and_memory_are_of_each_device() {
         let wish = ask(Kai, ONE, annotations).unwrap();
         assert_eq!((wish.devices, wish.share), (devices, memory_only(memory)), "{annotations:?}");
     }
+    // What run:ai would lend is given.
+    let dynamic = ask(Kai, ONE, &[("gpu-fraction", "0.25"), ("gpu-fraction-limit", "0.8")]).unwrap();
+    assert_eq!(dynamic.share.on(10 * GIB), part(80, 100, 8 * GIB));
     let half = ask(Kai, ONE, &[("gpu-fraction", "0.5")]).unwrap();
     assert_eq!(half.share.on(16 * GIB), part(50, 100, 8 * GIB));
 }
@@ -133,7 +136,13 @@ fn invalid_requests_are_refused_with_a_reason() {
         let words = format!("gpu-fraction is {fraction:?}; it must be a decimal number from 0.01");
         assert_refused_with(Kai, &[("gpu-fraction", fraction)], &[(ONE, &words)]);
     }
-    let table: [(Pairs<'_>, Pairs<'_>, &str); 6] = [
+    for limit in ["0.4", "1.1", "0", "NaN", "4Gi"] {
+        let words = format!("gpu-fraction-limit is {limit:?}; it must be a decimal number from gpu-fraction to 1");
+        assert_refused_with(Kai, &[("gpu-fraction", "0.5"), ("gpu-fraction-limit", limit)], &[(ONE, &words)]);
+    }
+    let table: [(Pairs<'_>, Pairs<'_>, &str); 8] = [
+        (&[("gpu-fraction-limit", "0.8")], ONE, "gpu-fraction-limit has no effect without gpu-fraction"),
+        (&[("gpu-memory", "1024"), ("gpu-fraction-limit", "0.8")], ONE, "gpu-fraction-limit and gpu-memory cannot"),
         (&[("gpu-memory", "0")], ONE, "gpu-memory is \"0\"; it must be a whole number from 1"),
         (&[("gpu-memory", "4Gi")], ONE, "a whole number from 1"),
         (&[("gpu-fraction", "0.5"), ("gpu-memory", "10")], ONE, "cannot be asked for together"),
