@@ -20,6 +20,7 @@ mod group_starts;
 mod looks;
 mod nodes;
 mod nominated;
+mod one_at_a_time;
 mod peers;
 mod pods;
 mod policies;
@@ -82,6 +83,8 @@ pub(crate) struct Mirror {
     suspended: suspended::SuspendedWorkloads,
     volumes: volumes::Volumes,
     attachments: attached::Attachments,
+    /// The UIDs of pods that may have their turn now, or have it no more, to have what one pod at a time may have.
+    turned: BTreeSet<String>,
     device_claims: device_claims::DeviceClaims,
     elastic_gpus: elastic_gpus::ElasticGpus,
     /// By node, what its manager says of its devices, whether the node is known or not.
@@ -205,6 +208,7 @@ impl Mirror {
             suspended: suspended::SuspendedWorkloads::default(),
             volumes: volumes::Volumes::default(),
             attachments: attached::Attachments::default(),
+            turned: BTreeSet::new(),
             device_claims: device_claims::DeviceClaims::default(),
             elastic_gpus: elastic_gpus::ElasticGpus::default(),
             said: BTreeMap::new(),
@@ -267,7 +271,7 @@ impl Mirror {
             }
             // Another pod may have its turn now, for which others wait.
             to_tell = self.take_turned();
-            to_tell.extend(self.take_turned_for_volumes());
+            to_tell.extend(self.take_turned_in_line());
             to_tell.extend(self.take_withdrawn());
         }
         looks

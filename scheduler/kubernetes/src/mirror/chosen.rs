@@ -51,7 +51,9 @@ impl Mirror {
         }
         if let Some(known) = self.pods.get_mut(uid) {
             known.chosen = Some(node.to_owned());
+            let facts = known.facts.clone();
             self.changed_pods.insert(uid.to_owned());
+            self.turn_changed(&facts);
         }
         Choice::Waits
     }
@@ -96,8 +98,10 @@ impl Mirror {
     pub(super) fn answer_choice(&mut self, uid: &str, outcome: Result<(), String>) {
         let Some(known) = self.pods.get_mut(uid) else { return };
         if known.chosen.take().is_some() {
+            let facts = known.facts.clone();
             self.answers.push((uid.to_owned(), outcome));
             self.changed_pods.insert(uid.to_owned());
+            self.turn_changed(&facts);
         }
     }
 
@@ -138,7 +142,7 @@ impl Mirror {
             // The books know a pod's ports once the pod is seen. Until then the other scheduler counts them.
             None => amounts.counted.retain(|name, _| !crate::resources::is_port(name)),
         }
-        self.constrain_by_elastic_gpus(facts, &mut constraints)?;
+        self.constrain_by_elastic_gpus(facts, &mut constraints, true)?;
         // Its claims are not read: it counts only that there are some.
         let claimed = Claimed { has_ours: !facts.claims.is_empty(), ..Claimed::default() };
         self.with_devices(facts, amounts, constraints, Means { claimed, ..Means::default() })

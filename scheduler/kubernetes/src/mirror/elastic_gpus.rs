@@ -12,7 +12,7 @@ use aliquot_scheduler_engine::Observation;
 use jiff::Timestamp;
 
 use super::chosen::only_on;
-use super::{Access, Mirror};
+use super::{Access, KnownPod, Mirror};
 use crate::elastic::{
     self, Asked, ElasticGpu, ElasticGpuClaim, ElasticGpuClassDefinition, Given, Name, Step, Use, subject_of,
 };
@@ -185,7 +185,8 @@ impl Mirror {
         self.elastic_gpus.due.insert(claim.clone());
     }
 
-    /// Limits a pod to the node of the parts that its claims are bound to already.
+    /// Limits a pod to the node of the parts that its claims are bound to already. `in_turn`: it must be its turn to have
+    /// the claims.
     ///
     /// # Errors
     /// A claim gives it nothing.
@@ -193,10 +194,14 @@ impl Mirror {
         &self,
         facts: &PodFacts,
         constraints: &mut Constraints,
+        in_turn: bool,
     ) -> Result<(), String> {
         for index in 0..facts.words.containers.len() {
             let Some(name) = facts.words.elastic_gpu_claim(index) else { continue };
-            let Some(part) = self.asked_by_claim(facts, name)?.bound_to else { continue };
+            let asked = self.asked_by_claim(facts, name)?;
+            self.check_is_free(facts, self.other_users_of(facts, name), in_turn)
+                .map_err(|why| format!("one pod at a time may have the ElasticGPUClaim {name:?}, and {why}"))?;
+            let Some(part) = asked.bound_to else { continue };
             if let Some(problem) = self.problem_of(&part.node, &part.device) {
                 let device = &part.device;
                 return Err(format!("the device {device} of the ElasticGPUClaim {name:?} gets nothing new: {problem}"));
@@ -230,24 +235,30 @@ impl Mirror {
         if names_of(facts).filter(|of| *of == key).count() > 1 {
             return Err(format!("two containers name the ElasticGPUClaim {name:?}; give each a claim of its own"));
         }
-        if let Some(user) = self.user_of(&key).filter(|user| user.facts.uid != facts.uid) {
-            let user = user.facts.full_name();
-            return Err(format!("the ElasticGPUClaim {name:?} is pod {user}'s, and one pod has it at a time"));
-        }
         let asked = self.elastic_gpus.known.asked(claim, |node, device| self.has_device(node, device));
         asked.map_err(|unmet| format!("the ElasticGPUClaim {name:?}: {}", unmet.text))
     }
 
-    /// The pod that uses a claim or is the next to use it: a bound pod, or else the oldest pod that waits.
-    fn user_of(&self, name: &Name) -> Option<&super::KnownPod> {
-        let pods = self.elastic_gpus.users.get(name)?.iter().filter_map(|uid| self.pods.get(uid));
-        let holds = |pod: &super::KnownPod| pod.instance.is_some() || pod.facts.node.is_some();
-        let waits = |pod: &super::KnownPod| {
-            let is_ours = pod.facts.scheduler == self.own_name || pod.chosen.is_some();
-            is_ours && !pod.facts.is_leaving && !pod.facts.is_gated
-        };
-        let candidates = pods.filter(|pod| !pod.facts.has_ended && (holds(pod) || waits(pod)));
-        candidates.min_by_key(|pod| (!holds(pod), pod.facts.created_ms, &pod.facts.uid))
+    /// The pods that name a claim and have not ended.
+    fn users_of(&self, name: &Name) -> impl Iterator<Item = &KnownPod> + use<'_> {
+        let uids = self.elastic_gpus.users.get(name).into_iter().flatten();
+        uids.filter_map(|uid| self.pods.get(uid)).filter(|pod| !pod.facts.has_ended)
+    }
+
+    fn other_users_of(&self, facts: &PodFacts, claim: &str) -> impl Iterator<Item = &KnownPod> {
+        self.users_of(&(facts.namespace.clone(), claim.to_owned())).filter(|pod| pod.facts.uid != facts.uid)
+    }
+
+    pub(super) fn others_that_wait_for_elastic_gpus_of(&self, facts: &PodFacts) -> BTreeSet<String> {
+        let others = names_of(facts).flat_map(|name| self.users_of(&name)).map(|pod| &pod.facts);
+        let waiting = others.filter(|other| other.node.is_none() && other.uid != facts.uid);
+        waiting.map(|other| other.uid.clone()).collect()
+    }
+
+    /// The pod that uses a claim: it is bound, or its binding is on its way.
+    fn user_of(&self, name: &Name) -> Option<&KnownPod> {
+        let have_it = self.users_of(name).filter(|pod| pod.instance.is_some() || pod.facts.node.is_some());
+        have_it.min_by_key(|pod| (pod.facts.created_ms, &pod.facts.uid))
     }
 
     fn has_device(&self, node: &str, device: &str) -> bool {
@@ -380,7 +391,7 @@ pub(super) fn keep_names(bound: &Words, now: &mut Words) {
 }
 
 /// The claims that the containers of a pod name.
-fn names_of(facts: &PodFacts) -> impl Iterator<Item = Name> {
+pub(super) fn names_of(facts: &PodFacts) -> impl Iterator<Item = Name> {
     let containers = 0..facts.words.containers.len();
     let names = containers.filter_map(|index| facts.words.elastic_gpu_claim(index));
     names.map(|name| (facts.namespace.clone(), name.to_owned()))

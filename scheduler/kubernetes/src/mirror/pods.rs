@@ -273,12 +273,12 @@ impl Mirror {
     fn tell_waiting(&mut self, uid: &str) {
         self.learn_drivers(uid);
         let Some(known) = self.pods.get(uid) else { return };
-        let takes_turns = self.uses_volume_for_one_pod(&known.facts);
+        let takes_turns = self.takes_turns(&known.facts);
         let before = (known.claim.is_some(), known.problem.clone());
         let found = known.facts.check_undecided().and_then(|()| self.request_of(&known.facts));
         if takes_turns && before != (found.is_ok(), found.as_ref().err().cloned()) {
             let facts = known.facts.clone();
-            self.turns_for_volumes_changed(&facts);
+            self.turn_changed(&facts);
             // The claim of the pod whose turn it is no more ends at the same moment.
             self.happens_together();
         }
@@ -293,17 +293,12 @@ impl Mirror {
         }
     }
 
-    /// Whether a pod could have what it asks for if those before it left it the volumes that one pod at a time may have.
-    pub(super) fn could_have_its_turn(&self, facts: &PodFacts) -> bool {
-        facts.check_undecided().is_ok() && self.request_in(facts, false).is_ok()
-    }
-
     pub(super) fn request_of(&self, facts: &PodFacts) -> Result<(Request, Means), String> {
         self.request_in(facts, true)
     }
 
-    /// What a pod asks for. `in_turn`: it must be its turn to have its volumes.
-    fn request_in(&self, facts: &PodFacts, in_turn: bool) -> Result<(Request, Means), String> {
+    /// What a pod asks for. `in_turn`: it must be its turn to have what one pod at a time may have.
+    pub(super) fn request_in(&self, facts: &PodFacts, in_turn: bool) -> Result<(Request, Means), String> {
         self.check_queue(facts)?;
         self.gang_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
@@ -313,7 +308,7 @@ impl Mirror {
         constraints.node_terms = placement::both(constraints.node_terms, &declare);
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints, in_turn)?;
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
-        self.constrain_by_elastic_gpus(facts, &mut constraints)?;
+        self.constrain_by_elastic_gpus(facts, &mut constraints, in_turn)?;
         amounts.counted.extend(claimed.place.iter().map(|place| (place.clone(), 1)));
         amounts.counted.extend(self.volumes_to_attach(facts));
         let means = Means { volume_claims, claimed, ..Means::default() };

@@ -46,8 +46,6 @@ pub(super) struct Volumes {
     /// The claims for which no volume could be made somewhere.
     unmakable: BTreeMap<Name, Unmakable>,
     has_changed: bool,
-    /// The UIDs of pods that may have their turn now, or have it no more.
-    turned: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,17 +222,6 @@ impl Mirror {
         self.changed_pods.extend(users);
     }
 
-    /// A pod that waits has another problem than before, or none: this can change whose turn it is.
-    pub(super) fn turns_for_volumes_changed(&mut self, facts: &PodFacts) {
-        let users = self.others_that_wait_for_volumes_of(facts);
-        self.volumes.turned.extend(users);
-    }
-
-    /// The pods whose turn may have changed since this was asked last.
-    pub(super) fn take_turned_for_volumes(&mut self) -> BTreeSet<String> {
-        std::mem::take(&mut self.volumes.turned)
-    }
-
     /// The claims of a pod that one pod at a time may have.
     fn claims_for_one_pod(&self, facts: &PodFacts) -> impl Iterator<Item = Name> {
         let names = claims_of(facts).map(|name| (facts.namespace.clone(), name));
@@ -245,7 +232,7 @@ impl Mirror {
         self.claims_for_one_pod(facts).next().is_some()
     }
 
-    fn others_that_wait_for_volumes_of(&self, facts: &PodFacts) -> BTreeSet<String> {
+    pub(super) fn others_that_wait_for_volumes_of(&self, facts: &PodFacts) -> BTreeSet<String> {
         let waits = |uid: &&String| self.pods.get(*uid).is_some_and(|pod| pod.facts.node.is_none());
         let users = |name: Name| self.volumes.users_of(&name).filter(waits).cloned().collect::<Vec<_>>();
         self.claims_for_one_pod(facts).flat_map(users).filter(|uid| *uid != facts.uid).collect()
@@ -258,37 +245,17 @@ impl Mirror {
         others.filter(|pod| !pod.is_gone && !pod.facts.has_ended)
     }
 
-    /// Checks that no other pod has a claim of a pod. If it is `in_turn`, also that none is to have it first: those that
-    /// wait for it come one after the other, but nobody waits for a pod that something else keeps from being scheduled.
+    /// Checks that no other pod has a claim of a pod that one pod at a time may have. If it is `in_turn`, also that none is
+    /// to have it first.
     ///
     /// # Errors
     /// Which pod has it.
     fn check_has_no_user(&self, facts: &PodFacts, in_turn: bool) -> Result<(), String> {
-        let refused = |name: &Name, pod: &KnownPod, what: &str| {
-            let (name, pod) = (&name.1, pod.facts.full_name());
-            Err(format!(
-                "one pod at a time may have the PersistentVolumeClaim {name:?} ({FOR_ONE_POD}), and pod {pod} {what}"
-            ))
-        };
-        let has_it = |pod: &&KnownPod| pod.facts.node.is_some() || pod.instance.is_some();
         for name in self.claims_for_one_pod(facts) {
-            if let Some(pod) = self.other_users(facts, &name).find(has_it) {
-                return refused(&name, pod, "has it");
-            }
-        }
-        if !in_turn {
-            return Ok(());
-        }
-        let turn = |of: &PodFacts| (of.created_ms, of.uid.clone());
-        for name in self.claims_for_one_pod(facts) {
-            let waits =
-                |pod: &&KnownPod| pod.facts.scheduler == self.own_name && !pod.facts.is_leaving && !pod.facts.is_gated;
-            let mut before: Vec<&KnownPod> =
-                self.other_users(facts, &name).filter(waits).filter(|pod| turn(&pod.facts) < turn(facts)).collect();
-            before.sort_unstable_by_key(|pod| turn(&pod.facts));
-            if let Some(first) = before.into_iter().find(|pod| self.could_have_its_turn(&pod.facts)) {
-                return refused(&name, first, "is to have it first");
-            }
+            self.check_is_free(facts, self.other_users(facts, &name), in_turn).map_err(|why| {
+                let name = &name.1;
+                format!("one pod at a time may have the PersistentVolumeClaim {name:?} ({FOR_ONE_POD}), and {why}")
+            })?;
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ impl World {
     }
 
     /// Kube-scheduler asks that a pod be bound to a node, and gets the answer.
-    fn bind(&mut self, name: &str, node: &str) -> Result<(), String> {
+    pub(super) fn bind(&mut self, name: &str, node: &str) -> Result<(), String> {
         match self.choose(name, node) {
             Choice::Bound => return Ok(()),
             Choice::Waits => {}

@@ -7,6 +7,8 @@ use aliquot_dialects::{DECISION, Dialect};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::chosen::KUBE;
+use super::policies::{policy, with_policy};
 use super::*;
 use crate::elastic::{ElasticGpuClaim, Step};
 
@@ -145,7 +147,7 @@ fn a_claim_has_one_pod_at_a_time() {
     claiming(&mut world, "b", json!({}));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
-    assert!(world.why_waiting("b").contains("is pod default/a's"), "{}", world.why_waiting("b"));
+    assert!(world.why_waiting("b").contains("pod default/a has it"), "{}", world.why_waiting("b"));
     world.delete("a");
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["b"]);
@@ -352,6 +354,68 @@ fn no_part_is_deleted_before_all_claims_are_known() {
     assert!(!steps(&mut world).iter().any(is_deleted));
 }
 
+/// A pod with a policy that does not exist at first.
+fn with_missing_policy(world: &mut World, name: &str) {
+    claiming(world, name, with_policy("later", json!({})));
+}
+
+/// A pod that has the only device.
+fn with_all_of_the_device(world: &mut World, name: &str) {
+    claim(world, "whole", json!({"spec": {"resources": {"requests": {"core": 100, "memory": null}}}}));
+    claiming(world, name, json!({"metadata": {"annotations": {"elastic-gpu-claim.aliquot.dev/main": "whole"}}}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), [name]);
+}
+
+#[test]
+fn nobody_waits_for_a_pod_that_cannot_use_its_claim() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    with_missing_policy(&mut world, "a");
+    claiming(&mut world, "b", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"], "{}", world.why_waiting("b"));
+    assert!(world.why_waiting("a").contains("pod default/b has it"), "{}", world.why_waiting("a"));
+    // The part of a bound claim stays for its next pod.
+    make_parts(&mut world);
+    world.delete("b");
+    policy(&mut world, "later", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
+}
+
+#[test]
+fn an_older_pod_has_its_turn_until_a_claim_is_used() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    with_all_of_the_device(&mut world, "runs");
+    with_missing_policy(&mut world, "a");
+    claiming(&mut world, "b", json!({}));
+    world.reconcile();
+    assert!(world.why_waiting("b").contains("no node has room"), "{}", world.why_waiting("b"));
+    policy(&mut world, "later", json!({}));
+    world.reconcile();
+    let why = world.why_waiting("b");
+    assert!(why.contains("pod default/a is to have it first"), "{why}");
+    world.delete("runs");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "{:?}", world.log);
+}
+
+#[test]
+fn a_choice_of_another_scheduler_that_fails_gives_the_turn_back() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    with_all_of_the_device(&mut world, "runs");
+    claiming(&mut world, "a", json!({"spec": {"schedulerName": KUBE}}));
+    claiming(&mut world, "b", json!({}));
+    world.reconcile();
+    assert!(world.bind("a", "n").is_err());
+    world.delete("runs");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"], "{}", world.why_waiting("b"));
+}
+
 #[test]
 fn no_claim_waits_for_others_that_fail_at_each_look() {
     let mut world = World::new();
@@ -385,7 +449,7 @@ fn a_bound_pod_keeps_the_claim_that_it_named() {
     assert_eq!(made.collect::<Vec<_>>(), ["part"]);
     claiming(&mut world, "b", json!({}));
     world.reconcile();
-    assert!(world.why_waiting("b").contains("is pod default/a's"), "{}", world.why_waiting("b"));
+    assert!(world.why_waiting("b").contains("pod default/a has it"), "{}", world.why_waiting("b"));
     claiming(&mut world, "c", renamed);
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "c"]);
