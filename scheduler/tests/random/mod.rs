@@ -113,6 +113,7 @@ pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
             "queue": if member { json!("") } else { numbers.one_of(&[json!("a"), json!("b/c"), json!("")]) },
             "priority": numbers.one_of(&[json!(50), json!(75), json!(125)]),
             "preemptible": numbers.one_of(&[json!(true), json!(false), Value::Null]),
+            "immovable": numbers.below(4) == 0,
             "min_runtime_ms": numbers.below(2) * 1000,
             "pod_group": if member { json!("gang") } else { Value::Null },
             "disruption_budget": numbers.one_of(&[json!("budget"), Value::Null]),

@@ -31,6 +31,8 @@ pub struct Template {
     pub priority: i32,
     /// See [`Claim::preemptible`].
     pub preemptible: bool,
+    /// See [`Claim::immovable`].
+    pub immovable: bool,
     /// See [`Claim::min_runtime_ms`].
     pub min_runtime_ms: u64,
     /// See [`Claim::pod_group`].
@@ -59,6 +61,7 @@ impl From<&KnownClaim> for Claim {
             queue: template.queue,
             priority: template.priority,
             preemptible: template.preemptible,
+            immovable: template.immovable,
             min_runtime_ms: template.min_runtime_ms,
             pod_group: template.pod_group,
             sub_group: template.sub_group,
@@ -70,11 +73,12 @@ impl From<&KnownClaim> for Claim {
 impl Template {
     /// Everything in which templates can differ. The class stands for the request, because it is quicker to compare.
     fn key(&self) -> impl Ord + '_ {
-        let Self { class, priority, preemptible, min_runtime_ms, .. } = *self;
+        let Self { class, priority, preemptible, immovable, min_runtime_ms, .. } = *self;
         let Self { namespace, queue, pod_group, sub_group, disruption_budget, .. } = self;
         // A processor may need hundreds of cycles to compare two texts without bytes.
         let [namespace, queue] = [namespace, queue].map(|text| Some(text).filter(|text| !text.is_empty()));
-        (class, priority, preemptible, min_runtime_ms, (namespace, queue), (pod_group, sub_group, disruption_budget))
+        let flags = (preemptible, immovable);
+        (class, priority, flags, min_runtime_ms, (namespace, queue), (pod_group, sub_group, disruption_budget))
     }
 }
 
@@ -114,6 +118,7 @@ impl Templates {
             queue: claim.queue,
             priority: claim.priority,
             preemptible: claim.preemptible,
+            immovable: claim.immovable,
             min_runtime_ms: claim.min_runtime_ms,
             pod_group: claim.pod_group,
             sub_group: claim.sub_group,

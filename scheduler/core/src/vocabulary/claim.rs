@@ -39,6 +39,9 @@ pub struct Claim {
     pub priority: i32,
     /// Whether it may be evicted for other claims. For a member of a pod group, the group's setting counts.
     pub preemptible: bool,
+    /// Whether it is not moved so that free room comes together: nobody would start it anew in another place. It may still
+    /// be evicted for others.
+    pub immovable: bool,
     /// How long it runs before it may be evicted, in milliseconds. For a member of a pod group, the group's value
     /// counts.
     pub min_runtime_ms: u64,

@@ -384,6 +384,8 @@ impl Mirror {
             queue: self.queue_of(facts),
             priority: group.as_ref().map_or(facts.priority, |group| group.priority),
             preemptible: group.as_ref().map_or(facts.is_preemptible, |group| group.preemptible),
+            // A move is an eviction here, and nobody makes another pod in place of one without a controller.
+            immovable: facts.controller.is_none(),
             min_runtime_ms: self.policy_of(facts).ok().flatten().map_or(0, |policy| policy.min_runtime_ms),
             sub_group: group.as_ref().and_then(|group| sub_group_of(facts, group)),
             pod_group: group.as_ref().map(|group| group.name.clone()),

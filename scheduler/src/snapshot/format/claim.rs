@@ -29,6 +29,8 @@ pub(in crate::snapshot) struct ClaimEntry {
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) preemptible: Option<bool>,
     #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) immovable: bool,
+    #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) min_runtime_ms: u64,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) pod_group: Option<String>,

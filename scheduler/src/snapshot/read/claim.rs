@@ -62,6 +62,7 @@ impl ClaimEntry {
             queue: self.queue.clone(),
             priority,
             preemptible,
+            immovable: self.immovable,
             min_runtime_ms: self.min_runtime_ms,
             pod_group: self.pod_group.clone(),
             sub_group: self.sub_group.clone(),

@@ -275,9 +275,9 @@ impl Victims {
                     }
                     Fate::Moved => {
                         let running = running(cluster, &placed.unit);
-                        let is_counted_on =
-                            |member: &PlacedUnit| member.unit.claims.iter().any(|claim| cluster.is_counted_on(*claim));
-                        for member in placed.members(cluster).filter(|member| !is_counted_on(member)) {
+                        let stays =
+                            |member: &PlacedUnit| member.unit.claims.iter().any(|claim| must_stay(cluster, *claim));
+                        for member in placed.members(cluster).filter(|member| !stays(member)) {
                             self.push(cluster, queue, vec![member], running, open);
                         }
                     }
@@ -343,6 +343,11 @@ impl Victims {
             self.budgets.len() - 1
         })
     }
+}
+
+/// Whether a claim is not moved, whatever its group is.
+fn must_stay(cluster: &Cluster, claim: ClaimId) -> bool {
+    cluster.is_counted_on(claim) || cluster.claim(claim).is_some_and(|claim| claim.immovable)
 }
 
 /// How many members of a unit run or are moving to another place.

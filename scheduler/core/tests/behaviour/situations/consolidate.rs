@@ -60,6 +60,18 @@ fn who_may_not_be_evicted_is_not_moved() {
 }
 
 #[test]
+fn who_would_not_be_started_anew_is_evicted_and_not_moved() {
+    let stays = Claim { immovable: true, ..train("default", whole(1)) };
+    let (mut kit, running) = scattered(Kit::new(), 2, &stays);
+    let large = kit.claim(train("default", whole(2)));
+    assert!(kit.converge().is_empty());
+    assert_eq!((kit.running(&running), kit.running(&[large])), (2, 0));
+    let urgent = kit.claim(Claim { priority: 90, ..train("default", whole(2)) });
+    kit.converge();
+    assert_eq!(kit.running(&[urgent]), 1);
+}
+
+#[test]
 fn parts_are_moved_onto_one_device_for_a_whole_one() {
     let mut kit = Kit::of_nodes(1, 2);
     let parts = kit.claims(4, &train("default", part(50)));

@@ -81,6 +81,35 @@ fn a_new_leader_goes_on_where_the_last_one_was() {
     assert!(world.why_waiting("e").contains("gpu-core"));
 }
 
+/// A pod that its Job makes anew when it is gone.
+fn of_job(mut pod: Value) -> Value {
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": true});
+    pod["metadata"]["ownerReferences"] = json!([job]);
+    pod
+}
+
+#[test]
+fn only_pods_that_somebody_makes_anew_are_moved() {
+    for (pod, can_move) in [(json!({}), false), (of_job(json!({})), true)] {
+        let mut world = World::new();
+        ["a", "b"].iter().for_each(|name| world.node(name, 1));
+        for name in ["x", "filler", "y"] {
+            world.pod(name, 50, pod.clone());
+            world.reconcile();
+        }
+        world.delete("filler");
+        assert_eq!(world.bound(), BTreeMap::from([("x", "a"), ("y", "b")]), "{:#?}", world.log);
+        world.pod("large", 100, json!({}));
+        world.reconcile();
+        let is_moved = world.log.iter().any(|line| line.contains("evicted"));
+        assert_eq!(is_moved, can_move, "{:#?}", world.log);
+        // What is urgent may have its place.
+        world.pod("urgent", 100, with_priority(90));
+        world.reconcile();
+        assert!(world.bound().contains_key("urgent"), "{:#?}", world.log);
+    }
+}
+
 #[test]
 fn a_new_leader_moves_no_pod_that_can_run_nowhere_else() {
     let in_zone = |zone: &str| json!({"spec": {"nodeSelector": {"zone": zone}}});
@@ -89,6 +118,7 @@ fn a_new_leader_moves_no_pod_that_can_run_nowhere_else() {
     for (more, can_move) in
         [([in_zone("a"), in_zone("b")], false), (["a", "b"].map(with_volume), false), ([json!({}), json!({})], true)]
     {
+        let more = more.map(of_job);
         let mut world = World::new();
         for name in ["a", "b"] {
             world.node(name, 1);
