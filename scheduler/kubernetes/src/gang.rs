@@ -34,6 +34,9 @@ const KUEUE_GROUP_SIZE: &str = "kueue.x-k8s.io/pod-group-total-count";
 const KUEUE_ONE_BY_ONE: [&str; 2] = ["kueue.x-k8s.io/pod-group-fast-admission", "kueue.x-k8s.io/pod-group-serving"];
 
 const JOB_SET: &str = "jobset.sigs.k8s.io/jobset-name";
+/// The labels of a pod of a JobSet with the JobSet's UID, and with the number of its restarts as a whole.
+const JOB_SET_UID: &str = "jobset.sigs.k8s.io/jobset-uid";
+const JOB_SET_RESTARTS: &str = "jobset.sigs.k8s.io/restart-attempt";
 /// The label of a pod of a JobSet that names its replicated job.
 const REPLICATED_JOB: &str = "jobset.sigs.k8s.io/replicatedjob-name";
 const LEADER_WORKER_SET: &str = "leaderworkerset.sigs.k8s.io/name";
@@ -58,6 +61,16 @@ pub(crate) struct Gang {
     /// The sort of member that the pod is. It counts if the gang needs some of each sort, or if each sort starts by
     /// itself.
     pub(crate) sub_group: Option<String>,
+}
+
+/// What tells a run of a gang from other runs of the same name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Run {
+    /// All pods of the run have this, and no others.
+    Named(String),
+    /// All pods of this controller, by its UID, and perhaps those of others.
+    OfController(String),
+    Unknown,
 }
 
 /// Where it is said how many pods must start together.
@@ -92,10 +105,23 @@ pub(crate) fn of_pod(
              supported; name a gang by the annotations {GANG} and {GANG_SIZE}, or create the pod without it"
         ))),
         (None, None, None) => {
-            let of_object = of_group(spec, labels, annotations).or_else(|| of_workload(labels, owners));
-            of_object.map(Ok).or_else(|| of_kueue(labels, annotations))
+            let of_group = of_group(spec, labels, annotations).or_else(|| of_workload(labels, owners));
+            of_group.map(Ok).or_else(|| of_kueue(labels, annotations))
         }
     }
+}
+
+/// The run of its gang that a pod belongs to. `controller`: the UID of its controller.
+pub(crate) fn run_of(labels: &Texts, controller: Option<&str>) -> Run {
+    if let (Some(uid), Some(restarts)) = (labels.get(JOB_SET_UID), labels.get(JOB_SET_RESTARTS)) {
+        // Its jobs can end one after the other, and go on after an eviction.
+        return Run::Named(format!("{uid}/{restarts}"));
+    }
+    if let Some(group) = labels.get(KUEUE_GROUP) {
+        // Kueue takes a new pod for the successor of another one as long as pods of the group are there.
+        return Run::Named(group.clone());
+    }
+    controller.map_or(Run::Unknown, |uid| Run::OfController(uid.to_owned()))
 }
 
 fn annotated(name: &str, size: &str) -> Result<Gang, String> {
@@ -201,7 +227,8 @@ mod tests {
         let annotated = |annotations: Value| gang(json!({"annotations": annotations}));
         assert_eq!(gang(json!({})), None);
         let declared = annotated(json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "5"}));
-        assert_eq!(declared, Some(Ok(Gang { name: "g".into(), source: Source::Pods(5), sub_group: None })));
+        let expected = Gang { name: "g".into(), source: Source::Pods(5), sub_group: None };
+        assert_eq!(declared, Some(Ok(expected)));
         for size in ["", "0", "-1", "five"] {
             let error =
                 annotated(json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": size})).unwrap().unwrap_err();
@@ -249,8 +276,8 @@ mod tests {
     #[test]
     fn plain_pods_of_a_group_of_kueue_start_together() {
         let of = |annotations: Value| gang(json!({"labels": {KUEUE_GROUP: "g"}, "annotations": annotations}));
-        let expected =
-            Gang { name: "kueue.x-k8s.io/pod-group-name/g".into(), source: Source::Pods(3), sub_group: None };
+        let name = "kueue.x-k8s.io/pod-group-name/g".into();
+        let expected = Gang { name, source: Source::Pods(3), sub_group: None };
         assert_eq!(of(json!({KUEUE_GROUP_SIZE: "3"})), Some(Ok(expected)));
         for size in ["", "0", "three"] {
             let error = of(json!({KUEUE_GROUP_SIZE: size})).unwrap().unwrap_err();
@@ -304,5 +331,15 @@ mod tests {
     fn a_pod_can_say_that_it_starts_by_itself() {
         let pod = json!({"annotations": {"aliquot.dev/gang": "none"}, "labels": {JOB_SET: "w"}});
         assert_eq!(gang(pod), None);
+    }
+
+    #[test]
+    fn runs_of_a_job_set_differ_in_its_restarts_and_not_in_its_jobs() {
+        let run = |labels: Value, controller| run_of(&serde_json::from_value(labels).unwrap(), controller);
+        let of_set = |restarts: &str| json!({JOB_SET_UID: "u", JOB_SET_RESTARTS: restarts});
+        assert_eq!(run(of_set("0"), Some("job")), run(of_set("0"), Some("other")));
+        assert_ne!(run(of_set("0"), Some("job")), run(of_set("1"), Some("job")));
+        assert_ne!(run(json!({}), Some("job")), run(json!({}), Some("other")));
+        assert_eq!(run(json!({KUEUE_GROUP: "g"}), None), run(json!({KUEUE_GROUP: "g"}), Some("job")));
     }
 }

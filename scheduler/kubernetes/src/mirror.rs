@@ -260,7 +260,7 @@ impl Mirror {
     fn tell_pods(&mut self) -> usize {
         let mut to_tell: Vec<String> = std::mem::take(&mut self.changed_pods).into_iter().collect();
         let mut looks = 0;
-        while !to_tell.is_empty() {
+        loop {
             looks += to_tell.len();
             for uid in to_tell {
                 self.tell_pod(&uid);
@@ -269,12 +269,15 @@ impl Mirror {
                 self.note_waiting(&uid);
                 self.to_report.insert(uid);
             }
+            self.tell_recounted_gangs();
             // Another pod may have its turn now, for which others wait.
             to_tell = self.take_turned();
             to_tell.extend(self.take_turned_in_line());
             to_tell.extend(self.take_withdrawn());
+            if to_tell.is_empty() {
+                return looks;
+            }
         }
-        looks
     }
 
     /// What is told from now on until the end of this look happens at the same moment.

@@ -1,9 +1,14 @@
 //! Gangs: pods that start together or not at all.
 
+mod members;
+mod told;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{PodGroup, PriorityClass, SubGroup};
-use aliquot_scheduler_engine::Observation;
+
+use members::Members;
+use told::Described;
 
 use super::precedence::Precedence;
 use super::{Access, KnownPod, Mirror};
@@ -30,62 +35,17 @@ pub(super) struct Gangs {
     objects: BTreeMap<(GangKind, Name), Result<GangFacts, String>>,
     /// The pods of each object, whether it is known or not.
     pods: BTreeMap<(GangKind, Name), BTreeSet<String>>,
-    /// All pods of each gang, also those that have ended. Pods that have succeeded and are gone stay until all others
-    /// have ended.
-    members: BTreeMap<Name, BTreeMap<String, Member>>,
+    /// The pods of each gang.
+    members: BTreeMap<Name, Members>,
     told: BTreeMap<Name, Described>,
     /// The UIDs of the pods of each gang of which the engine knows the claims.
     told_members: BTreeMap<Name, BTreeSet<String>>,
     /// Gangs that may have lost their last claim.
     thinned: BTreeSet<Name>,
+    /// Gangs that may need more or fewer pods now.
+    recounted: BTreeSet<Name>,
     /// The UIDs of pods whose gang was made anew.
     withdrawn: BTreeSet<String>,
-}
-
-/// A gang as the engine knows it.
-#[derive(Debug)]
-struct Described {
-    group: PodGroup,
-    /// The UID of the pod whose words these are. What other pods say counts when that one is gone.
-    by: String,
-}
-
-/// A pod of a gang.
-#[derive(Debug)]
-struct Member {
-    sub_group: Option<String>,
-    controller: Option<String>,
-    created_ms: u64,
-    has_ended: bool,
-    succeeded_ms: Option<u64>,
-    is_gone: bool,
-}
-
-impl Gangs {
-    /// The pods of a gang that have succeeded in its present run: the gang needs them no more. Pods of an earlier run
-    /// with the same name, such as those of a CronJob's last Job, do not count. They had ended before the first pod of
-    /// this run was created, and none of this run's pods has their controller.
-    fn succeeded(&self, gang: &Name) -> Vec<&Member> {
-        let members = || self.members.get(gang).into_iter().flat_map(BTreeMap::values);
-        let at_work = members().filter(|member| !member.has_ended);
-        let controllers: BTreeSet<&str> = at_work.filter_map(|member| member.controller.as_deref()).collect();
-        let is_of_theirs = |member: &Member| member.controller.as_deref().is_some_and(|of| controllers.contains(of));
-        let of_this_run = members().filter(|member| !member.has_ended || is_of_theirs(member));
-        let begun_ms = of_this_run.map(|member| member.created_ms).min().unwrap_or(0);
-        let counts =
-            |member: &&Member| member.succeeded_ms.is_some_and(|ended_ms| ended_ms >= begun_ms || is_of_theirs(member));
-        members().filter(counts).collect()
-    }
-
-    /// Forgets pods that are gone and that the rest of their gang does not need to know of.
-    fn forget_what_is_over(&mut self, gang: &Name) {
-        let Some(members) = self.members.get_mut(gang) else { return };
-        let is_over = members.values().all(|member| member.has_ended);
-        members.retain(|_, member| !member.is_gone || !is_over && member.succeeded_ms.is_some());
-        if members.is_empty() {
-            self.members.remove(gang);
-        }
-    }
 }
 
 impl Mirror {
@@ -102,6 +62,9 @@ impl Mirror {
         let key = (kind, (namespace.to_owned(), name.to_owned()));
         if self.gangs.objects.remove(&key).is_some() {
             self.pods_of_gang_changed(&key);
+            let made = Some((kind, name.to_owned()));
+            let is_over = |gang: &Name, of: &Members| gang.0 == namespace && of.object == made && of.are_gone();
+            self.gangs.members.retain(|gang, of| !is_over(gang, of));
         }
     }
 
@@ -156,17 +119,30 @@ impl Mirror {
             self.pods_evicted_whole_changed(facts);
         }
         let Some(Ok(gang)) = &facts.gang else { return };
-        let member = Member {
-            sub_group: gang.sub_group.clone(),
-            controller: facts.controller.clone(),
-            created_ms: facts.created_ms,
-            has_ended: facts.has_ended,
-            succeeded_ms: facts.succeeded_ms,
-            is_gone: false,
-        };
+        let members = self.gangs.members.entry(name_of(facts, gang)).or_default();
+        if members.list(facts, gang) {
+            self.recount(facts, gang);
+        }
+    }
+
+    /// Some pod of a gang has changed so that the others may need more or fewer.
+    fn recount(&mut self, facts: &PodFacts, gang: &Gang) {
         let name = name_of(facts, gang);
-        self.gangs.members.entry(name.clone()).or_default().insert(facts.uid.clone(), member);
-        self.gangs.forget_what_is_over(&name);
+        let object = match &gang.source {
+            Source::Object(kind, name) if kind.is_workload() => Some((*kind, name.clone())),
+            _ => None,
+        };
+        let key = object.clone().map(|(kind, object)| (kind, (facts.namespace.clone(), object)));
+        let is_there = key.is_some_and(|key| self.gangs.objects.contains_key(&key));
+        if let Some(members) = self.gangs.members.get_mut(&name) {
+            members.object = object;
+            if members.forget_what_is_over(is_there) {
+                self.gangs.members.remove(&name);
+            }
+        }
+        let part = gang.sub_group.as_ref().map(|part| (name.0.clone(), format!("{}/{part}", name.1)));
+        let groups = part.into_iter().chain([name]).filter(|group| self.gangs.told.contains_key(group));
+        self.gangs.recounted.extend(groups.collect::<Vec<_>>());
     }
 
     /// A pod is a member no more. Where pods are evicted only together, another one may be one of them now.
@@ -196,12 +172,10 @@ impl Mirror {
     pub(super) fn unlist_in_gang(&mut self, facts: &PodFacts) {
         self.leave_object_of_gang(facts);
         let Some(Ok(gang)) = &facts.gang else { return };
-        let name = name_of(facts, gang);
-        let members = self.gangs.members.get_mut(&name);
-        if let Some(member) = members.and_then(|members| members.get_mut(&facts.uid)) {
-            (member.has_ended, member.is_gone) = (true, true);
+        if let Some(members) = self.gangs.members.get_mut(&name_of(facts, gang)) {
+            members.unlist(&facts.uid);
+            self.recount(facts, gang);
         }
-        self.gangs.forget_what_is_over(&name);
     }
 
     /// What Kubernetes' own PodGroup of a pod says, if that is known. An annotation can have the pod start with others, or
@@ -306,14 +280,16 @@ impl Mirror {
         let Some((gang, of_gang)) = self.gang_of(facts).ok().flatten() else {
             return (own.preemption_delay_ms > 0).then_some(own);
         };
-        let succeeded = self.gangs.succeeded(&name_of(facts, gang));
+        let members = self.gangs.members.get(&name_of(facts, gang));
+        let needed_no_more = members.map(Members::needed_no_more).unwrap_or_default();
         let still = |least: u32, ended: usize| least.saturating_sub(u32::try_from(ended).unwrap_or(u32::MAX));
-        let of_sub_group = |name: &str| succeeded.iter().filter(|of| of.sub_group.as_deref() == Some(name)).count();
+        let of_sub_group =
+            |name: &str| needed_no_more.values().filter(|of| of.sub_group.as_deref() == Some(name)).count();
         let sub_group =
             |sub: SubGroup| SubGroup { min_members: still(sub.min_members, of_sub_group(&sub.name)), ..sub };
         let min_members = match of_gang.part_of(gang) {
             Some((part, size)) => still(size, of_sub_group(part)),
-            None => still(of_gang.min_members, succeeded.len()),
+            None => still(of_gang.min_members, needed_no_more.len()),
         };
         let Precedence { priority, never_preempts } = self.precedence(facts, &of_gang).ok()?;
         let own_delay_ms = if never_preempts { NEVER_MS } else { policy.preemption_delay_ms };
@@ -337,96 +313,6 @@ impl Mirror {
     /// The queue that a pod's group names.
     pub(super) fn queue_of_gang(&self, facts: &PodFacts) -> Option<String> {
         self.gang_of(facts).ok().flatten().and_then(|(_, of_gang)| of_gang.queue)
-    }
-
-    /// Tells the engine of a gang, as its first pod describes it: the pod `uid`, if the engine does not know the gang. Pods
-    /// that have succeeded are taken off the number of pods that it needs. If the first pod describes it otherwise now, the
-    /// gang changes as long as none of its pods has a place.
-    pub(super) fn tell_group(&mut self, group: PodGroup, uid: &str) {
-        let name = (group.namespace.clone(), group.name.clone());
-        let Some(told) = self.gangs.told.get(&name) else { return self.tell_described(name, group, uid) };
-        let is_at_work = |pod: &KnownPod| !pod.is_gone && !pod.facts.has_ended;
-        let describes = told.by == uid || !self.pods.get(&told.by).is_some_and(is_at_work);
-        let by = if describes { uid.to_owned() } else { told.by.clone() };
-        let (min_members, sub_groups) = (group.min_members, group.sub_groups.clone());
-        let of_running = PodGroup { min_members, sub_groups, ..told.group.clone() };
-        // The books change neither a group's queue nor the names of its sub-groups.
-        let names = |of: &PodGroup| {
-            let sub_groups: BTreeSet<String> = of.sub_groups.iter().map(|sub| sub.name.clone()).collect();
-            (of.queue.clone(), sub_groups)
-        };
-        let is_made_anew = names(&told.group) != names(&group);
-        if !describes || of_running == group && !is_made_anew || self.has_place(&name) {
-            return self.tell_described(name, of_running, &by);
-        }
-        if is_made_anew {
-            self.withdraw_group(&name);
-        }
-        self.tell_described(name, group, &by);
-    }
-
-    /// Whether a pod of a gang runs or is being bound.
-    fn has_place(&self, name: &Name) -> bool {
-        let mut members = self.gangs.told_members.get(name).into_iter().flatten();
-        members.any(|uid| self.pods.get(uid).is_some_and(|pod| pod.instance.is_some()))
-    }
-
-    /// Ends a group and the claims of its pods. These pods are told again.
-    fn withdraw_group(&mut self, name: &Name) {
-        let members = self.gangs.told_members.get(name).cloned().unwrap_or_default();
-        members.iter().for_each(|uid| self.end_claim(uid));
-        self.gangs.withdrawn.extend(members);
-        self.happens_together();
-        self.gangs.told.remove(name);
-        self.gangs.told_members.remove(name);
-        self.told.push(Observation::GroupRemoved(name.0.clone(), name.1.clone()));
-    }
-
-    /// The pods whose gang was made anew since this was asked last.
-    pub(super) fn take_withdrawn(&mut self) -> BTreeSet<String> {
-        std::mem::take(&mut self.gangs.withdrawn)
-    }
-
-    fn tell_described(&mut self, name: Name, group: PodGroup, by: &str) {
-        let described = Described { group: group.clone(), by: by.to_owned() };
-        if self.gangs.told.insert(name, described).is_none_or(|before| before.group != group) {
-            self.told.push(Observation::Group(group));
-        }
-    }
-
-    /// Tells the engine of a gang again, as the pod `uid` describes it, if it knows the gang: the gang may need more or
-    /// fewer pods now.
-    pub(super) fn tell_group_again(&mut self, group: Option<PodGroup>, uid: &str) {
-        let is_told = |group: &PodGroup| self.gangs.told.contains_key(&(group.namespace.clone(), group.name.clone()));
-        if let Some(group) = group.filter(is_told) {
-            self.tell_group(group, uid);
-        }
-    }
-
-    /// The engine knows the claim of one more pod of a gang.
-    pub(super) fn count_in_gang(&mut self, namespace: &str, gang: &str, uid: &str) {
-        let name = (namespace.to_owned(), gang.to_owned());
-        self.gangs.told_members.entry(name).or_default().insert(uid.to_owned());
-    }
-
-    /// The claim of a pod of a gang has ended.
-    pub(super) fn uncount_in_gang(&mut self, namespace: String, gang: String, uid: &str) {
-        let name = (namespace, gang);
-        if let Some(members) = self.gangs.told_members.get_mut(&name) {
-            members.remove(uid);
-        }
-        self.gangs.thinned.insert(name);
-    }
-
-    /// Tells the engine that gangs have ended with their last pods.
-    pub(super) fn tell_gangs_gone(&mut self) {
-        for name in std::mem::take(&mut self.gangs.thinned) {
-            if self.gangs.told_members.get(&name).is_none_or(BTreeSet::is_empty) {
-                self.gangs.told_members.remove(&name);
-                self.gangs.told.remove(&name);
-                self.told.push(Observation::GroupRemoved(name.0, name.1));
-            }
-        }
     }
 }
 

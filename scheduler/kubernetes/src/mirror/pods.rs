@@ -139,8 +139,7 @@ impl Mirror {
             None => facts.scheduler == self.own_name || known.chosen.is_some(),
         };
         if !is_ours || facts.has_ended || known.is_gone {
-            let (group, is_gone) = (self.group_of(facts), known.is_gone);
-            let (node, has_ended) = (facts.node.clone(), facts.has_ended);
+            let (node, has_ended, is_gone) = (facts.node.clone(), facts.has_ended, known.is_gone);
             self.end_claim(uid);
             self.drop_choice(uid);
             if !self.lingers(uid) {
@@ -153,7 +152,6 @@ impl Mirror {
                     self.forget_pod(uid);
                 }
             }
-            self.tell_group_again(group, uid);
             return;
         }
         if let (Some(node), Some(generation)) = (facts.node.clone(), facts.generation) {
