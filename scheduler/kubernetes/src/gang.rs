@@ -43,6 +43,8 @@ const LEADER_WORKER_SET: &str = "leaderworkerset.sigs.k8s.io/name";
 const LEADER_WORKER_GROUP: &str = "leaderworkerset.sigs.k8s.io/group-index";
 /// The label with a pod's number in its group. The leader is number 0.
 const LEADER_WORKER_NUMBER: &str = "leaderworkerset.sigs.k8s.io/worker-index";
+/// The annotation with the number of pods of its group. The object may say another number already.
+const LEADER_WORKER_SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
 const RAY_CLUSTER: &str = "ray.io/cluster";
 /// The label of the pods of a Ray cluster, and its values for pods that start together. Pods that submit jobs to the
 /// cluster do not have the label, and the pod that cleans up after the cluster has another value.
@@ -61,6 +63,8 @@ pub(crate) struct Gang {
     /// The sort of member that the pod is. It counts if the gang needs some of each sort, or if each sort starts by
     /// itself.
     pub(crate) sub_group: Option<String>,
+    /// The number of its pods, where the pods say it and the object says everything else.
+    pub(crate) size: Option<u32>,
 }
 
 /// What tells a run of a gang from other runs of the same name.
@@ -105,7 +109,7 @@ pub(crate) fn of_pod(
              supported; name a gang by the annotations {GANG} and {GANG_SIZE}, or create the pod without it"
         ))),
         (None, None, None) => {
-            let of_group = of_group(spec, labels, annotations).or_else(|| of_workload(labels, owners));
+            let of_group = of_group(spec, labels, annotations).or_else(|| of_workload(labels, annotations, owners));
             of_group.map(Ok).or_else(|| of_kueue(labels, annotations))
         }
     }
@@ -128,7 +132,7 @@ fn annotated(name: &str, size: &str) -> Result<Gang, String> {
     match (name.is_empty(), size.parse()) {
         (true, _) => Err(format!("the annotation {GANG} is empty; name the gang there")),
         (false, Ok(size)) if size > 0 => {
-            Ok(Gang { name: name.to_owned(), source: Source::Pods(size), sub_group: None })
+            Ok(Gang { name: name.to_owned(), source: Source::Pods(size), sub_group: None, size: None })
         }
         _ => Err(format!(
             "the annotation {GANG_SIZE} is {size:?}; say there how many pods of gang {name:?} must start together"
@@ -166,14 +170,15 @@ fn of_kueue(labels: &Texts, annotations: &Texts) -> Option<Result<Gang, String>>
         return None;
     }
     let size = annotations.get(KUEUE_GROUP_SIZE).map_or("", String::as_str);
-    let gang = |size| Gang { name: format!("{KUEUE_GROUP}/{name}"), source: Source::Pods(size), sub_group: None };
+    let gang =
+        |size| Gang { name: format!("{KUEUE_GROUP}/{name}"), source: Source::Pods(size), sub_group: None, size: None };
     Some(size.parse().ok().filter(|size| *size > 0).map(gang).ok_or_else(|| {
         format!("the annotation {KUEUE_GROUP_SIZE} is {size:?}; say there how many pods group {name:?} has")
     }))
 }
 
 /// The gang of the workload that has made a pod, whatever the pod says of gangs.
-pub(crate) fn of_workload(labels: &Texts, owners: &[OwnerReference]) -> Option<Gang> {
+pub(crate) fn of_workload(labels: &Texts, annotations: &Texts, owners: &[OwnerReference]) -> Option<Gang> {
     if let Some(name) = labels.get(JOB_SET) {
         return Some(Gang { sub_group: labels.get(REPLICATED_JOB).cloned(), ..of_object(GangKind::JobSet, name) });
     }
@@ -181,7 +186,8 @@ pub(crate) fn of_workload(labels: &Texts, owners: &[OwnerReference]) -> Option<G
         let gang = of_object(GangKind::LeaderWorkerSet, name);
         let is_leader = labels.get(LEADER_WORKER_NUMBER).is_some_and(|number| number == "0");
         let part = if is_leader { facts::LEADER } else { facts::WORKERS };
-        return Some(Gang { name: format!("{}/{group}", gang.name), sub_group: Some(part.to_owned()), ..gang });
+        let size = annotations.get(LEADER_WORKER_SIZE).and_then(|size| size.parse().ok());
+        return Some(Gang { name: format!("{}/{group}", gang.name), sub_group: Some(part.to_owned()), size, ..gang });
     }
     let is_ray_node = labels.get(RAY_NODE).is_some_and(|node| RAY_NODES.contains(&node.as_str()));
     if let (Some(name), true) = (labels.get(RAY_CLUSTER), is_ray_node) {
@@ -197,7 +203,7 @@ pub(crate) fn of_workload(labels: &Texts, owners: &[OwnerReference]) -> Option<G
 }
 
 fn of_object(kind: GangKind, name: &str) -> Gang {
-    Gang { name: kind.full_name(name), source: Source::Object(kind, name.to_owned()), sub_group: None }
+    Gang { name: kind.full_name(name), source: Source::Object(kind, name.to_owned()), sub_group: None, size: None }
 }
 
 #[cfg(test)]
@@ -227,7 +233,7 @@ mod tests {
         let annotated = |annotations: Value| gang(json!({"annotations": annotations}));
         assert_eq!(gang(json!({})), None);
         let declared = annotated(json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "5"}));
-        let expected = Gang { name: "g".into(), source: Source::Pods(5), sub_group: None };
+        let expected = Gang { name: "g".into(), source: Source::Pods(5), sub_group: None, size: None };
         assert_eq!(declared, Some(Ok(expected)));
         for size in ["", "0", "-1", "five"] {
             let error =
@@ -245,7 +251,7 @@ mod tests {
             owners
         };
         let of = |size: &str, owners: Value| gang(json!({"annotations": {GANG_SIZE: size}, "owners": owners}));
-        let expected = Gang { name: "Job/j/1-2".into(), source: Source::Pods(3), sub_group: None };
+        let expected = Gang { name: "Job/j/1-2".into(), source: Source::Pods(3), sub_group: None, size: None };
         assert_eq!(of("3", owner(true)), Some(Ok(expected)));
         let error = of("none", owner(true)).unwrap().unwrap_err();
         assert!(error.contains("gang-size is \"none\"") && error.contains("\"Job/j/1-2\""), "{error}");
@@ -277,7 +283,7 @@ mod tests {
     fn plain_pods_of_a_group_of_kueue_start_together() {
         let of = |annotations: Value| gang(json!({"labels": {KUEUE_GROUP: "g"}, "annotations": annotations}));
         let name = "kueue.x-k8s.io/pod-group-name/g".into();
-        let expected = Gang { name, source: Source::Pods(3), sub_group: None };
+        let expected = Gang { name, source: Source::Pods(3), sub_group: None, size: None };
         assert_eq!(of(json!({KUEUE_GROUP_SIZE: "3"})), Some(Ok(expected)));
         for size in ["", "0", "three"] {
             let error = of(json!({KUEUE_GROUP_SIZE: size})).unwrap().unwrap_err();
@@ -318,6 +324,9 @@ mod tests {
             gang(json!({"labels": labels})).unwrap().unwrap().sub_group.unwrap()
         };
         assert_eq!([number("0"), number("1")], ["leader", "workers"]);
+        let labels = json!({LEADER_WORKER_SET: "w", LEADER_WORKER_GROUP: "3"});
+        let sized = gang(json!({"labels": labels, "annotations": {LEADER_WORKER_SIZE: "8"}}));
+        assert_eq!(sized.unwrap().unwrap().size, Some(8));
         let labels = json!({JOB_SET: "w", REPLICATED_JOB: "r"});
         assert_eq!(gang(json!({"labels": labels})).unwrap().unwrap().sub_group.as_deref(), Some("r"));
         assert_eq!(gang(json!({"labels": training, "owners": owner("Job")})), None);

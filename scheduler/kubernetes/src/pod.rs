@@ -107,6 +107,9 @@ impl PodFacts {
         let namespace = metadata.namespace.unwrap_or_default();
         let peer_rules = PeerRules::of(&spec, &namespace, &labels);
         resources::count_what_is_held(&mut spec, &status);
+        let gang = is_own.then(|| gang::of_pod(&spec, workload.as_deref(), &labels, &annotations, &owners)).flatten();
+        let of_workload = gang::of_workload(&labels, &annotations, &owners);
+        let controller = owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone());
         Some(PodFacts {
             uid: metadata.uid?,
             resource_version: metadata.resource_version.unwrap_or_default(),
@@ -118,11 +121,11 @@ impl PodFacts {
             generation: annotations.get(GENERATION).and_then(|text| generation(text)),
             has_ended: status.phase.as_deref().is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase)),
             succeeded_ms: (status.phase.as_deref() == Some("Succeeded")).then(|| ended_ms(&status)),
-            controller: owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()),
-            workload: Workload::of_pod(gang::of_workload(&labels, &owners).as_ref(), &owners),
+            controller,
+            workload: Workload::of_pod(of_workload.as_ref(), &owners),
             is_leaving: metadata.deletion_timestamp.is_some(),
             is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
-            gang: is_own.then(|| gang::of_pod(&spec, workload.as_deref(), &labels, &annotations, &owners)).flatten(),
+            gang,
             queue: queue_of(&labels).cloned(),
             priority,
             is_preemptible: is_preemptible(&labels, priority),

@@ -83,6 +83,17 @@ impl GangFacts {
         Ok(GangFacts { uid: uid.to_owned(), ..facts })
     }
 
+    /// The same for a gang with pods that say themselves how many they are. A group of a LeaderWorkerSet keeps its size
+    /// until it is made anew.
+    pub(crate) fn of_size(mut self, size: Option<u32>) -> GangFacts {
+        match (size, self.parts.get_mut(WORKERS)) {
+            (Some(size), Some(workers)) => *workers = size.saturating_sub(1),
+            (Some(size), None) => self.min_members = size,
+            (None, _) => {}
+        }
+        self
+    }
+
     /// The part of the object that a pod of its gang is in, and the number of the part's pods.
     pub(crate) fn part_of<'a>(&self, gang: &'a Gang) -> Option<(&'a str, u32)> {
         let part = gang.sub_group.as_deref()?;
@@ -236,13 +247,15 @@ fn leader_worker_set(spec: &Value) -> GangFacts {
 }
 
 /// The head and the least of each kind of workers. More may follow. As many workers are made as `replicas` says, within
-/// the bounds of `minReplicas` and `maxReplicas`.
+/// the bounds of `minReplicas` and `maxReplicas`. An autoscaler changes `replicas` at any time.
 fn ray_cluster(spec: &Value) -> u32 {
+    let is_scaled = spec["enableInTreeAutoscaling"] == true;
     let workers_of = |group: &Value| {
         if group["suspend"] == true {
             return 0;
         }
         let replicas = match count(&group["minReplicas"], 0) {
+            0 if is_scaled => 0,
             0 => count(&group["replicas"], 0).min(count(&group["maxReplicas"], u32::MAX)),
             least => least,
         };
@@ -396,6 +409,8 @@ mod tests {
             {"replicas": 9, "suspend": true},
             {"minReplicas": 0},
         ]});
+        let mut scaled_ray = ray.clone();
+        scaled_ray["enableInTreeAutoscaling"] = true.into();
         let training = json!({"pytorchReplicaSpecs": {"Master": {}, "Worker": {"replicas": 3}}});
         let elastic = json!({
             "elasticPolicy": {"minReplicas": 2},
@@ -412,6 +427,7 @@ mod tests {
             (GangKind::JobSet, json!({"replicatedJobs": jobs}), 9),
             (GangKind::LeaderWorkerSet, json!({"leaderWorkerTemplate": {"size": 4}}), 4),
             (GangKind::RayCluster, ray, 1 + 4 + 3 + 2 + 5),
+            (GangKind::RayCluster, scaled_ray, 1 + 4 + 2),
             (GangKind::PyTorchJob, training, 4),
             (GangKind::PyTorchJob, elastic, 2),
             (GangKind::TfJob, told, 2),
@@ -444,5 +460,14 @@ mod tests {
             let parts = parts.map(|(name, size)| (name.to_owned(), size)).into();
             assert_eq!(facts(kind, spec.clone()), Ok(GangFacts { parts, ..GangFacts::new(1) }), "{spec}");
         }
+    }
+
+    #[test]
+    fn pods_can_say_how_many_they_are() {
+        let set = |policy: &str| json!({"leaderWorkerTemplate": {"size": 4}, "startupPolicy": policy});
+        let of_size = |policy: &str, size| facts(GangKind::LeaderWorkerSet, set(policy)).unwrap().of_size(size);
+        assert_eq!(of_size("LeaderCreated", None).min_members, 4);
+        assert_eq!(of_size("LeaderCreated", Some(8)).min_members, 8);
+        assert_eq!(of_size("LeaderReady", Some(8)).parts, [("leader".into(), 1), ("workers".into(), 7)].into());
     }
 }

@@ -205,7 +205,7 @@ impl Mirror {
                 let checked =
                     self.precedence(facts, of_gang).and_then(|_| self.check_evicted_whole(facts, gang, of_gang));
                 checked.map_err(|why| format!("it is in {full_name}: {why}"))?;
-                Ok(Some((gang, of_gang.clone())))
+                Ok(Some((gang, of_gang.clone().of_size(gang.size))))
             }
             Some(Err(problem)) => Err(format!("it is in {full_name}: {problem}")),
             None => match self.gangs.access.get(&kind).copied().unwrap_or_default() {

@@ -6,6 +6,10 @@ use super::{KnownPod, Mirror};
 use crate::condition::Condition;
 use crate::gang::{Gang, GangKind, Source};
 
+/// The condition of a PodGroup that says that it has started, and its name in Kubernetes 1.36.
+const STARTED: &str = "PodGroupInitiallyScheduled";
+const STARTED_IN_1_36: &str = "PodGroupScheduled";
+
 /// What the object of a gang says beside what its pods need to know.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GroupSaid {
@@ -47,8 +51,8 @@ impl GroupStart {
     /// The condition that says it, of PodGroups that have such conditions.
     pub(crate) fn condition(&self) -> Option<&'static str> {
         match (self.kind, self.version.as_str()) {
-            (GangKind::Native, "v1alpha2") => Some("PodGroupScheduled"),
-            (GangKind::Native, _) => Some("PodGroupInitiallyScheduled"),
+            (GangKind::Native, "v1alpha2") => Some(STARTED_IN_1_36),
+            (GangKind::Native, _) => Some(STARTED),
             _ => None,
         }
     }
@@ -73,6 +77,13 @@ impl Mirror {
             Some(said) => _ = self.groups_said.said.insert(key, said),
             None => _ = self.groups_said.said.remove(&key),
         }
+    }
+
+    /// Whether one of Kubernetes' own PodGroups has said that it has started.
+    pub(super) fn has_said_that_it_started(&self, namespace: &str, name: &str) -> bool {
+        let key = (GangKind::Native, (namespace.to_owned(), name.to_owned()));
+        let mut conditions = self.groups_said.said.get(&key).into_iter().flat_map(|said| &said.conditions);
+        conditions.any(|of| [STARTED, STARTED_IN_1_36].contains(&of.type_.as_str()) && of.status == "True")
     }
 
     /// The PodGroups of which something is to be said.

@@ -26,7 +26,7 @@ use aliquot_scheduler_core::{EventError, QueueError};
 use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
 use serde_json::{Value, json};
 
-use super::{Access, Binding, Eviction, Mirror, Readiness, Suspended, Write};
+use super::{Access, Binding, Eviction, GroupSaid, Mirror, Readiness, Suspended, Write};
 use crate::gang::{GangFacts, GangKind};
 use crate::node::NodeFacts;
 use crate::pod::PodFacts;
@@ -134,7 +134,7 @@ impl World {
             self.mirror.scheduling_policy(name, facts.clone());
         }
         for ((kind, name), object) in &self.gangs {
-            self.mirror.gang(*kind, "default", name, gang_facts(*kind, object));
+            show_gang(&mut self.mirror, *kind, name, object);
         }
         for kind in GangKind::ALL.into_iter().filter(|kind| *kind != NOT_SERVED) {
             self.mirror.gangs_are(kind, Access::Read);
@@ -440,7 +440,7 @@ impl World {
     fn gang(&mut self, kind: GangKind, name: &str, spec: Value) {
         self.made += 1;
         let object = json!({"metadata": {"uid": format!("gang-{}", self.made)}, "spec": spec});
-        self.mirror.gang(kind, "default", name, gang_facts(kind, &object));
+        show_gang(&mut self.mirror, kind, name, &object);
         self.gangs.insert((kind, name.into()), object);
     }
 
@@ -519,8 +519,11 @@ fn engine(policy: Box<dyn Policy>, term: u64) -> Engine {
     Engine::new(decisions, settings, saved)
 }
 
-fn gang_facts(kind: GangKind, object: &Value) -> Result<GangFacts, String> {
-    GangFacts::of(kind, object["metadata"]["uid"].as_str().unwrap(), object)
+fn show_gang(mirror: &mut Mirror, kind: GangKind, name: &str, object: &Value) {
+    let uid = object["metadata"]["uid"].as_str().unwrap();
+    mirror.gang(kind, "default", name, GangFacts::of(kind, uid, object));
+    let conditions = serde_json::from_value(object["status"]["conditions"].clone()).unwrap_or_default();
+    mirror.gang_says(kind, "default", name, Some(GroupSaid { uid: uid.to_owned(), generation: 0, conditions }));
 }
 
 fn typed<T: serde::de::DeserializeOwned>(object: &Value) -> T {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_scheduler_core::PodGroup;
+use aliquot_scheduler_core::{PodGroup, SubGroup};
 use aliquot_scheduler_engine::Observation;
 
 use super::Name;
+use crate::gang::{Gang, GangKind, Source};
 use crate::mirror::{KnownPod, Mirror};
 
 /// A gang as the engine knows it.
@@ -14,6 +15,10 @@ pub(super) struct Described {
     group: PodGroup,
     /// The UID of the pod whose words these are. What other pods say counts when the claim of that one has ended.
     by: String,
+    /// As many pods as it needs have had a place together, and one of its pods still has one. It needs no more pods from
+    /// then on, whatever its object says: those that it has would be evicted because they are too few. Further ones follow
+    /// one by one.
+    has_started: bool,
 }
 
 impl Mirror {
@@ -23,7 +28,8 @@ impl Mirror {
     pub(in crate::mirror) fn tell_group(&mut self, group: PodGroup, uid: &str) {
         let name = (group.namespace.clone(), group.name.clone());
         let Some(told) = self.gangs.told.get(&name) else {
-            return self.tell_described(name, Described { group, by: uid.to_owned() });
+            let found = self.found(group, uid);
+            return self.tell_described(name, found);
         };
         if told.by != uid && self.is_told_of(&name, &told.by) {
             return;
@@ -32,18 +38,33 @@ impl Mirror {
         let sub_groups = |of: &PodGroup| of.sub_groups.iter().map(|sub| sub.name.clone()).collect::<Vec<_>>();
         let has_same_parts = sub_groups(&told.group) == sub_groups(&group);
         if self.has_place(&name) {
-            let (min_members, sub_groups) = (group.min_members, group.sub_groups);
+            let has_started = told.has_started || self.has_minimum(&name, &told.group);
             let group = match has_same_parts {
-                true => PodGroup { min_members, sub_groups, ..told.group.clone() },
+                true => with_needs_of(&told.group, &group, has_started),
                 false => told.group.clone(),
             };
-            return self.tell_described(name, Described { group, by });
+            return self.tell_described(name, Described { group, by, has_started });
         }
         // The books change neither a group's queue nor the names of its sub-groups.
         if !has_same_parts || told.group.queue != group.queue {
             self.withdraw_group(&name);
         }
-        self.tell_described(name, Described { group, by });
+        self.tell_described(name, Described { group, by, has_started: false });
+    }
+
+    /// A gang that the engine does not know. A PodGroup may have started under an earlier leader, and need more pods by now.
+    fn found(&self, group: PodGroup, uid: &str) -> Described {
+        let by = uid.to_owned();
+        let gang = self.pods.get(uid).and_then(|pod| pod.facts.gang.as_ref()?.as_ref().ok());
+        let Some(Gang { source: Source::Object(GangKind::Native, object), .. }) = gang else {
+            return Described { group, by, has_started: false };
+        };
+        let runs = |pod: &&KnownPod| pod.facts.holds_room_on().is_some() && !pod.facts.is_leaving;
+        let running = self.pods_of_object(GangKind::Native, &group.namespace, object).filter(runs).count();
+        let running = u32::try_from(running).unwrap_or(u32::MAX);
+        let has_started = running > 0 && self.has_said_that_it_started(&group.namespace, object);
+        let min_members = if has_started { group.min_members.min(running) } else { group.min_members };
+        Described { group: PodGroup { min_members, ..group }, by, has_started }
     }
 
     fn is_told_of(&self, name: &Name, uid: &str) -> bool {
@@ -58,6 +79,16 @@ impl Mirror {
 
     fn has_place(&self, name: &Name) -> bool {
         self.placed_members(name).next().is_some()
+    }
+
+    /// Whether as many pods as a gang needs have a place.
+    fn has_minimum(&self, name: &Name, group: &PodGroup) -> bool {
+        let is_enough = |count: usize, least: u32| u32::try_from(count).is_ok_and(|count| count >= least);
+        let of_claims = self.placed_members(name).filter_map(|pod| Some(&pod.claim.as_ref()?.claim));
+        let sub_groups: Vec<Option<&str>> = of_claims.map(|claim| claim.sub_group.as_deref()).collect();
+        let of = |sub: &SubGroup| sub_groups.iter().filter(|of| **of == Some(sub.name.as_str())).count();
+        is_enough(sub_groups.len(), group.min_members)
+            && group.sub_groups.iter().all(|sub| is_enough(of(sub), sub.min_members))
     }
 
     /// Ends a group and the claims of its pods. These pods are told again.
@@ -131,5 +162,20 @@ impl Mirror {
                 self.told.push(Observation::GroupRemoved(name.0, name.1));
             }
         }
+    }
+}
+
+/// A gang with places that needs as many pods as another description of it says, but no more if it `has_started`.
+fn with_needs_of(told: &PodGroup, said: &PodGroup, has_started: bool) -> PodGroup {
+    let least = |told: u32, said: u32| if has_started { told.min(said) } else { said };
+    let sub_groups = told
+        .sub_groups
+        .iter()
+        .zip(&said.sub_groups)
+        .map(|(told, said)| SubGroup { min_members: least(told.min_members, said.min_members), ..said.clone() });
+    PodGroup {
+        min_members: least(told.min_members, said.min_members),
+        sub_groups: sub_groups.collect(),
+        ..told.clone()
     }
 }

@@ -1,6 +1,7 @@
 //! Pods that start together or not at all.
 
 mod runs;
+mod scaled;
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

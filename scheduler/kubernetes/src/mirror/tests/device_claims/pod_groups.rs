@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Binding, GangKind, World, Write, gang_facts};
+use super::super::{Binding, GangKind, World, Write, show_gang};
 
 impl World {
     /// A PodGroup of which so many pods start together, with a claim for so many percent of a GPU.
@@ -293,8 +293,7 @@ fn a_gang_of_which_one_claim_cannot_be_allocated_begins_anew() {
     let group = world.gangs.get_mut(&(GangKind::Native, "g".to_owned())).unwrap();
     let more = json!({"name": "more", "resourceClaimTemplateName": "u"});
     group["spec"]["resourceClaims"].as_array_mut().unwrap().push(more.clone());
-    let facts = gang_facts(GangKind::Native, group);
-    world.mirror.gang(GangKind::Native, "default", "g", facts);
+    show_gang(&mut world.mirror, GangKind::Native, "g", group);
     for name in ["a", "b"] {
         let made = |of: &str| json!({"name": of, "resourceClaimName": format!("g-{of}")});
         world.member(
