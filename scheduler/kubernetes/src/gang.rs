@@ -115,6 +115,23 @@ pub(crate) fn of_pod(
     }
 }
 
+/// The gang of a pod's workload that the pod does not start with, because another scheduler places it, or because it says
+/// so. `gang`: what it starts with.
+pub(crate) fn apart_from(
+    gang: Option<&Result<Gang, String>>,
+    labels: &Texts,
+    annotations: &Texts,
+    owners: &[OwnerReference],
+) -> Option<Gang> {
+    let others = of_workload(labels, annotations, owners).or_else(|| of_kueue(labels, annotations)?.ok())?;
+    match gang {
+        // What it says is not definite.
+        Some(Err(_)) => None,
+        Some(Ok(gang)) => (gang.name != others.name).then_some(others),
+        None => Some(others),
+    }
+}
+
 /// The run of its gang that a pod belongs to. `controller`: the UID of its controller.
 pub(crate) fn run_of(labels: &Texts, controller: Option<&str>) -> Run {
     if let (Some(uid), Some(restarts)) = (labels.get(JOB_SET_UID), labels.get(JOB_SET_RESTARTS)) {

@@ -66,6 +66,8 @@ pub(crate) struct PodFacts {
     pub(crate) peer_rules: Result<PeerRules, String>,
     /// The gang that it is in. Other schedulers' pods are in none. `Err`: what it says of one is not definite.
     pub(crate) gang: Option<Result<Gang, String>>,
+    /// The gang of its workload, if it does not start with that one.
+    pub(crate) apart_from: Option<Gang>,
     pub(crate) queue: Option<String>,
     pub(crate) priority: i32,
     pub(crate) is_preemptible: bool,
@@ -108,6 +110,7 @@ impl PodFacts {
         let peer_rules = PeerRules::of(&spec, &namespace, &labels);
         resources::count_what_is_held(&mut spec, &status);
         let gang = is_own.then(|| gang::of_pod(&spec, workload.as_deref(), &labels, &annotations, &owners)).flatten();
+        let apart_from = gang::apart_from(gang.as_ref(), &labels, &annotations, &owners);
         let of_workload = gang::of_workload(&labels, &annotations, &owners);
         let controller = owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone());
         Some(PodFacts {
@@ -126,6 +129,7 @@ impl PodFacts {
             is_leaving: metadata.deletion_timestamp.is_some(),
             is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
             gang,
+            apart_from,
             queue: queue_of(&labels).cloned(),
             priority,
             is_preemptible: is_preemptible(&labels, priority),

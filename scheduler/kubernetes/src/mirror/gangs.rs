@@ -118,10 +118,11 @@ impl Mirror {
         if facts.has_ended {
             self.pods_evicted_whole_changed(facts);
         }
-        let Some(Ok(gang)) = &facts.gang else { return };
-        let members = self.gangs.members.entry(name_of(facts, gang)).or_default();
-        if members.list(facts, gang) {
-            self.recount(facts, gang);
+        for gang in gangs_of(facts) {
+            let members = self.gangs.members.entry(name_of(facts, gang)).or_default();
+            if members.list(facts, gang) {
+                self.recount(facts, gang);
+            }
         }
     }
 
@@ -171,10 +172,11 @@ impl Mirror {
     /// begins anew.
     pub(super) fn unlist_in_gang(&mut self, facts: &PodFacts) {
         self.leave_object_of_gang(facts);
-        let Some(Ok(gang)) = &facts.gang else { return };
-        if let Some(members) = self.gangs.members.get_mut(&name_of(facts, gang)) {
-            members.unlist(&facts.uid);
-            self.recount(facts, gang);
+        for gang in gangs_of(facts) {
+            if let Some(members) = self.gangs.members.get_mut(&name_of(facts, gang)) {
+                members.unlist(&facts.uid);
+                self.recount(facts, gang);
+            }
         }
     }
 
@@ -330,6 +332,11 @@ fn objects_of(facts: &PodFacts) -> BTreeSet<(GangKind, Name)> {
 pub(super) fn sub_group_of(facts: &PodFacts, group: &PodGroup) -> Option<String> {
     let Some(Ok(gang)) = &facts.gang else { return None };
     gang.sub_group.clone().filter(|name| group.sub_groups.iter().any(|sub_group| sub_group.name == *name))
+}
+
+/// The gang of a pod, and the gang of its workload if it does not start with that one.
+fn gangs_of(facts: &PodFacts) -> impl Iterator<Item = &Gang> {
+    facts.gang.iter().flatten().chain(&facts.apart_from)
 }
 
 fn name_of(facts: &PodFacts, gang: &Gang) -> Name {

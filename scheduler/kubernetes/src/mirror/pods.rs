@@ -40,7 +40,8 @@ impl Mirror {
             self.on_node.entry(node.to_owned()).or_default().insert(uid.clone());
             self.changed_nodes.insert(node.to_owned());
         }
-        let regrouped = self.pods.get(&uid).filter(|known| known.facts.gang != facts.gang);
+        let gangs = |of: &PodFacts| (of.gang.clone(), of.apart_from.clone());
+        let regrouped = self.pods.get(&uid).filter(|known| gangs(&known.facts) != gangs(&facts));
         if let Some(before) = regrouped.map(|known| known.facts.clone()) {
             self.unlist_in_gang(&before);
         }

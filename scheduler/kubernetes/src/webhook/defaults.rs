@@ -6,11 +6,11 @@
 //!   so the container would start without a device. HAMi's own webhook fills in the same. The resource for what an
 //!   `ElasticGPUClaim` says, where a container only names the claim, and the resource for what KAI's annotations say: the
 //!   annotations stay the request, and so nothing is counted twice.
-//! * In namespaces that say so: the scheduler of pods that are meant for it, unless they name another one. Only pods that
-//!   ask for devices, or name a queue, a policy or a gang of Aliquot's, are meant: others are kube-scheduler's as ever.
-//!   KAI, HAMi and Volcano let pods name their scheduler; HAMi names it for every pod with its resources, also where
-//!   others serve them, and so a namespace says it here. Pods that name a scheduler that this one stands in for are all
-//!   meant: nobody else would place them.
+//! * In namespaces that say so: the scheduler of pods that are meant for it, unless they name another one. Only pods
+//!   that ask for devices, or name a queue, a policy or a gang of Aliquot's, or that a workload made which is a gang,
+//!   are meant: others are kube-scheduler's as ever. KAI, HAMi and Volcano let pods name their scheduler; HAMi names it
+//!   for every pod with its resources, also where others serve them, and so a namespace says it here. Pods that name a
+//!   scheduler that this one stands in for are all meant: nobody else would place them.
 //!
 //! Priority classes, queues and gangs are not filled in: the scheduler reads them from the namespace and the owner when it
 //! decides, and what changes there later counts.
@@ -22,6 +22,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::review::Answer;
+use crate::gang;
 use crate::mirror::POLICY;
 use crate::pod;
 
@@ -65,9 +66,12 @@ pub(crate) fn filled_in(
     let labels = metadata.labels.unwrap_or_default();
     let is_named = |key: &str| labels.contains_key(key);
     let is_in_gang = annotations.contains_key(GANG);
+    let owners = metadata.owner_references.unwrap_or_default();
+    let is_of_workload = gang::of_workload(&labels, &annotations, &owners).is_some();
     let words = pod::words(&spec, &labels, annotations);
     let asks = (0..words.containers.len()).any(|index| words.asks_for_devices(index));
-    let is_meant = asks || is_in_gang || is_named(QUEUE) || is_named(POLICY);
+    // Its other pods start with those that ask for devices.
+    let is_meant = asks || is_in_gang || is_of_workload || is_named(QUEUE) || is_named(POLICY);
     let named = spec.scheduler_name.as_deref().unwrap_or(OF_KUBERNETES);
     let is_left = stands_in_for.iter().any(|of| of == named);
     let is_taken = is_left || is_meant && named == OF_KUBERNETES;
@@ -216,6 +220,7 @@ mod tests {
             json!({"labels": {"aliquot.dev/queue": "q"}}),
             json!({"labels": {"aliquot.dev/scheduling-policy": "p"}}),
             json!({"annotations": {"aliquot.dev/gang": "g"}}),
+            json!({"labels": {"ray.io/cluster": "c", "ray.io/node-type": "head"}}),
         ] {
             let mut meant = plain.clone();
             meant["metadata"] = metadata;

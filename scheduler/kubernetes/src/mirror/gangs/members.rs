@@ -19,7 +19,7 @@ pub(super) struct Members {
     pub(super) object: Option<(GangKind, String)>,
 }
 
-/// A pod of a gang.
+/// A pod of a gang, or of the same workload.
 #[derive(Debug, PartialEq)]
 pub(super) struct Member {
     pub(super) sub_group: Option<String>,
@@ -28,6 +28,8 @@ pub(super) struct Member {
     is_at_work: bool,
     succeeded_ms: Option<u64>,
     is_gone: bool,
+    /// It is not scheduled with the gang.
+    is_apart: bool,
 }
 
 impl Member {
@@ -40,6 +42,7 @@ impl Member {
             is_at_work: !facts.has_ended && !facts.is_leaving,
             succeeded_ms: facts.succeeded_ms,
             is_gone: false,
+            is_apart: facts.apart_from.as_ref() == Some(gang),
         }
     }
 }
@@ -64,8 +67,8 @@ impl Members {
         }
     }
 
-    /// The pods that the gang needs no more in its present run, by UID: those that have succeeded. Pods of an earlier run of
-    /// the same name, such as those of a CronJob's last Job, do not count.
+    /// The pods that the gang needs no more in its present run, by UID: those that have succeeded, and those that are not
+    /// scheduled with it. Pods of an earlier run of the same name, such as those of a CronJob's last Job, do not count.
     pub(super) fn needed_no_more(&self) -> BTreeMap<&str, &Member> {
         let at_work = || self.pods.values().filter(|member| member.is_at_work);
         let runs: BTreeSet<&Run> = at_work().map(|member| &member.run).collect();
@@ -76,8 +79,9 @@ impl Members {
             Run::Unknown => ended_ms >= begun_ms,
         };
         let has_done = |member: &Member| member.succeeded_ms.is_some_and(|ended_ms| is_of_this_run(member, ended_ms));
+        let needed_no_more = |member: &&Member| member.is_apart && member.is_at_work || has_done(member);
         let pods = self.pods.iter().map(|(uid, member)| (uid.as_str(), member));
-        pods.filter(|(_, member)| has_done(member)).collect()
+        pods.filter(|(_, member)| needed_no_more(member)).collect()
     }
 
     /// When the first pod was created of the controller of this one.

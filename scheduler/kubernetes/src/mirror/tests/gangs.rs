@@ -1,5 +1,6 @@
 //! Pods that start together or not at all.
 
+mod apart;
 mod runs;
 mod scaled;
 
