@@ -33,7 +33,7 @@ pub use reason::{Bound, Holder, Reason, Tier};
 pub use reasons::Reasons;
 pub use shortage::{Exclusion, Nearest, NodeCount, Shortage};
 
-use crate::decisions::actions::{Context, make_way};
+use crate::decisions::actions::{Context, fails_to_start, make_way};
 use crate::decisions::plan::Refusal;
 use crate::decisions::scheduler::Scheduler;
 use crate::decisions::shares::Shares;
@@ -146,6 +146,9 @@ impl Scheduler {
         shares: &Shares,
         unit: &Unit,
     ) -> Result<Vec<(ClaimId, String)>, Option<Refusal>> {
+        if let Some(refusal) = fails_to_start(&cluster, unit) {
+            return Err(Some(refusal));
+        }
         let (mut engine, mut memory) = (self.engine.fork(), self.memory.clone());
         let mut context = Context::new(&cluster, shares, &self.settings, &mut engine, &mut memory);
         let mut refused: Option<Refusal> = None;

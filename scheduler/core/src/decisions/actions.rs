@@ -36,4 +36,4 @@ pub(crate) use pass::{make_way, pass};
 pub(crate) use protection::MinRuntime;
 pub(crate) use relieve::relieve;
 pub(crate) use stale::evict_stale;
-pub(crate) use waiting::Waiting;
+pub(crate) use waiting::{Waiting, fails_to_start};

@@ -150,6 +150,11 @@ pub(crate) enum Refusal {
         /// The end of the wait, in milliseconds.
         until_ms: u64,
     },
+    /// A member has lately failed to start, so no other claim stops for one more try.
+    FailedToStart {
+        /// The time from which others may make way for it, in milliseconds.
+        until_ms: u64,
+    },
     /// The search reached its bound before it had seen everything. It goes on in the next cycle.
     SearchExhausted,
 }
@@ -168,7 +173,8 @@ impl Refusal {
             Self::Limit(_) => 2,
             Self::TooDisruptive => 3,
             Self::Delayed { .. } => 4,
-            Self::SearchExhausted => 5,
+            Self::FailedToStart { .. } => 5,
+            Self::SearchExhausted => 6,
         };
         if telling(&other) > telling(&self) { other } else { self }
     }

@@ -27,7 +27,7 @@ pub(crate) struct Obstacles {
 pub(crate) fn find(trial: &mut Trial, shares: &Shares, unit: &Unit, refusal: Option<Refusal>) -> Obstacles {
     let cluster = trial.cluster();
     let mut reasons = Vec::new();
-    let retry_at_ms = unit.claims.iter().map(|claim| cluster.failures(*claim).1).max().unwrap_or(0);
+    let (_, retry_at_ms) = pending::failures(cluster, unit.claims.iter().copied());
     if retry_at_ms > cluster.now_ms() {
         reasons.push(retried(cluster, unit.group, retry_at_ms));
     }

@@ -81,6 +81,14 @@ pub(crate) fn refused(cluster: &Cluster, unit: &Unit, refusal: &Refusal) -> Opti
         Refusal::Delayed { until_ms } => {
             Reason::PreemptionDelayed { left_ms: until_ms.saturating_sub(cluster.now_ms()) }
         }
+        Refusal::FailedToStart { until_ms } => {
+            let (failures, retry_at_ms) = failures(cluster, unit.claims.iter().copied());
+            // A wait that is only the one for the next try is told as such.
+            if until_ms <= retry_at_ms {
+                return None;
+            }
+            Reason::OftenFailedToStart { failures, left_ms: until_ms.saturating_sub(cluster.now_ms()) }
+        }
         Refusal::SearchExhausted => Reason::SearchExhausted,
     })
 }
@@ -138,10 +146,15 @@ pub(crate) fn members_missing(cluster: &Cluster, group: GroupId, missing: u32) -
 /// The reason that members of a group have lately failed to start.
 pub(crate) fn retried(cluster: &Cluster, group: GroupId, retry_at_ms: u64) -> Reason {
     let members = cluster.group(group).into_iter().flat_map(|group| group.members());
-    Reason::RetriedLater {
-        failures: members.map(|claim| cluster.failures(claim).0).max().unwrap_or(0),
-        left_ms: retry_at_ms.saturating_sub(cluster.now_ms()),
-    }
+    let (failures, _) = failures(cluster, members);
+    Reason::RetriedLater { failures, left_ms: retry_at_ms.saturating_sub(cluster.now_ms()) }
+}
+
+/// How often any of these claims has failed to start at most, and the time from which all of them are tried again, in
+/// milliseconds.
+pub(crate) fn failures(cluster: &Cluster, claims: impl Iterator<Item = ClaimId>) -> (u32, u64) {
+    let each = claims.map(|claim| cluster.failures(claim));
+    each.fold((0, 0), |(most, latest), (failures, retry_at_ms)| (most.max(failures), latest.max(retry_at_ms)))
 }
 
 /// The reason that a limit or a quota would be exceeded.

@@ -99,6 +99,14 @@ pub enum Reason {
         /// How much longer it waits, in milliseconds.
         left_ms: u64,
     },
+    /// It does not fit into free room, and a member has failed to start so often that for a while no claim is moved or
+    /// evicted for it.
+    OftenFailedToStart {
+        /// How often it failed.
+        failures: u32,
+        /// How much longer no claim makes way for it, in milliseconds.
+        left_ms: u64,
+    },
     /// Nodes are kept for other groups.
     NodesHeld {
         /// The nodes that have room for it but are kept for others, the oldest first.
@@ -137,7 +145,7 @@ pub enum Tier {
     Namespace,
     /// The limit or quota of a queue.
     Quota,
-    /// Fair shares.
+    /// Fair shares, and what may be evicted for a claim.
     FairShare,
     /// Rules about where members may be, relative to each other.
     Topology,
@@ -209,7 +217,10 @@ impl Reason {
             Self::MembersMissing { .. } => Tier::Members,
             Self::NamespaceLimit(_) => Tier::Namespace,
             Self::QueueLimit(_) | Self::NonPreemptibleOverQuota(_) => Tier::Quota,
-            Self::AboveFairShare(_) | Self::NothingToReclaim { .. } | Self::TooDisruptive => Tier::FairShare,
+            Self::AboveFairShare(_)
+            | Self::NothingToReclaim { .. }
+            | Self::TooDisruptive
+            | Self::OftenFailedToStart { .. } => Tier::FairShare,
             Self::Topology { .. } | Self::NoSuchLevel { .. } => Tier::Topology,
             Self::NoRoom { .. } => Tier::Device,
             Self::NoSuchNode { .. } => Tier::Model,

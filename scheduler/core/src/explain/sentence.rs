@@ -92,6 +92,13 @@ impl Display for Reason {
                 Times(*failures),
                 Span(*left_ms),
             ),
+            Self::OftenFailedToStart { failures, left_ms } => write!(
+                f,
+                "nothing that is free fits, and it could not be started {} where it was placed, so for {} nobody is moved \
+                 or evicted for it; see why its node refused it",
+                Times(*failures),
+                Span(*left_ms),
+            ),
             Self::PreemptionDelayed { left_ms } => {
                 write!(f, "others can be evicted for it, but it waits {} before that", Span(*left_ms))
             }

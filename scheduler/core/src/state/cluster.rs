@@ -114,6 +114,8 @@ const NODES_PER_CHUNK: usize = 16;
 const RETRY_MS: u64 = 1000;
 /// The longest wait after a failure.
 const RETRY_MAX_MS: u64 = 300_000;
+/// How often a claim may have failed to start before other claims no longer make way for each further try.
+const FAILURES_MAX: u32 = 3;
 
 /// The half-life of past usage, a week, unless a cluster is made with another one.
 const HALF_LIFE_MS: u64 = 7 * 24 * 3_600_000;
@@ -304,6 +306,14 @@ impl Cluster {
     #[must_use]
     pub fn failures(&self, id: ClaimId) -> (u32, u64) {
         self.claim_state(id).map_or((0, 0), |state| (state.failures, state.retry_at_ms))
+    }
+
+    /// The time from which other claims may make way for a claim, in milliseconds. A claim that has often failed to
+    /// start is soon tried again in free room. But whatever kept it from starting must have had time to end before
+    /// other claims stop for one more try.
+    pub(crate) fn may_displace_from_ms(&self, id: ClaimId) -> u64 {
+        let (failures, retry_at_ms) = self.failures(id);
+        if failures < FAILURES_MAX { retry_at_ms } else { retry_at_ms.saturating_add(RETRY_MAX_MS) }
     }
 
     /// Why a claim was last evicted.

@@ -4,6 +4,7 @@ mod brute_force;
 mod budgets;
 mod counted;
 mod domains;
+mod failed_starts;
 mod indivisible;
 mod kept_nodes;
 mod members;

@@ -25,7 +25,7 @@ use super::context::Context;
 use super::preempt::preempt;
 use super::protection::MinRuntime;
 use super::reclaim::reclaim;
-use super::waiting::{Waiting, starts};
+use super::waiting::{Waiting, fails_to_start};
 
 /// The state of a pass.
 #[derive(Debug, Default)]
@@ -174,7 +174,8 @@ fn attempt(
         Err(refusal) if !matches!(refusal, Refusal::Delayed { .. }) => refusal,
         outcome => return (first, outcome),
     };
-    let others: Vec<Unit> = first.sorts(cluster).skip(1).filter(|unit| starts(cluster, unit)).collect();
+    let others: Vec<Unit> =
+        first.sorts(cluster).skip(1).filter(|unit| fails_to_start(cluster, unit).is_none()).collect();
     for unit in others {
         match attempt_one(action, cluster, context, holds, tried, &unit) {
             Ok(placed) => return (unit, Ok(placed)),

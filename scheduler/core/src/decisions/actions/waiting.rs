@@ -12,9 +12,6 @@ use crate::vocabulary::beside::Beside;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
 
-/// How often a claim may have failed to start before other claims no longer make way for it.
-const FAILURES_MAX: u32 = 3;
-
 /// The pending groups, in the order of turns. Groups for which others may make way are alike if they wait in the same
 /// queue and need the same. If the first of these is refused, all of them would be.
 #[derive(Debug, Default)]
@@ -50,8 +47,8 @@ impl Waiting {
             return;
         }
         let Ok(Some(unit)) = Unit::next(cluster, group) else { return };
-        if !starts(cluster, &unit) {
-            return;
+        if let Some(refusal) = fails_to_start(cluster, &unit) {
+            return self.refuse(number, refusal);
         }
         match unit.sorts(cluster).nth(1) {
             None => {
@@ -143,13 +140,10 @@ fn add(refusals: &mut Option<Refusal>, refusal: Refusal) {
     *refusals = Some(refusals.map_or(refusal, |before| before.more_telling(refusal)));
 }
 
-/// Whether other claims may make way for a unit. A unit that fails to start may take free room, but no other claim must
-/// stop for one more try.
-pub(super) fn starts(cluster: &Cluster, unit: &Unit) -> bool {
-    unit.claims
-        .iter()
-        .map(|claim| cluster.failures(*claim))
-        .all(|(failures, retry_at_ms)| failures < FAILURES_MAX && retry_at_ms <= cluster.now_ms())
+/// Why no other claim makes way for a unit with a member that has failed to start; `None`: others may make way.
+pub(crate) fn fails_to_start(cluster: &Cluster, unit: &Unit) -> Option<Refusal> {
+    let until_ms = unit.claims.iter().map(|claim| cluster.may_displace_from_ms(*claim)).max()?;
+    (until_ms > cluster.now_ms()).then_some(Refusal::FailedToStart { until_ms })
 }
 
 fn may_try(obstacle: Obstacle) -> bool {
