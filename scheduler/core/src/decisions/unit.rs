@@ -70,13 +70,16 @@ impl Unit {
     }
 
     /// The next unit that a group wants placed; `Err` with the number of missing members if there are too few. If a
-    /// group has its minimum, its further members are placed one by one.
+    /// group has its minimum, its further members are placed one by one. A member that has failed to start does not
+    /// keep back others that would do instead of it.
     pub(crate) fn next(cluster: &Cluster, id: GroupId) -> Result<Option<Self>, u32> {
         let Some(group) = cluster.group(id) else { return Ok(None) };
         if group.has_minimum() {
-            return Ok(group.waiting().next().and_then(|claim| Self::beyond(cluster, id, claim)));
+            let first = |among: &dyn Fn(ClaimId) -> bool| group.waiting().find(|claim| among(*claim)).ok_or(());
+            let claim = among_sound(cluster, group, first).ok();
+            return Ok(claim.and_then(|claim| Self::beyond(cluster, id, claim)));
         }
-        let claims = group.missing_core()?;
+        let claims = among_sound(cluster, group, |among| group.missing_core_of(among))?;
         Ok(Self::new(cluster, id, claims, false))
     }
 
@@ -88,13 +91,14 @@ impl Unit {
     /// A core of other members that could be placed instead of this one, without members of these classes.
     pub(crate) fn core_without(&self, cluster: &Cluster, classes: &BTreeSet<ClassId>) -> Option<Self> {
         let group = cluster.group(self.group).filter(|group| !self.elastic && group.is_declared())?;
-        let others = |claim| cluster.class_of(claim).is_some_and(|class| !classes.contains(&class));
-        Self::new(cluster, self.group, group.missing_core_of(others).ok()?, false)
+        let is_other = |claim| cluster.class_of(claim).is_some_and(|class| !classes.contains(&class));
+        let others = |among: &dyn Fn(ClaimId) -> bool| group.missing_core_of(|claim| is_other(claim) && among(claim));
+        Self::new(cluster, self.group, among_sound(cluster, group, others).ok()?, false)
     }
 
-    /// This unit, and the units that could be placed instead of it. For a member beyond the core: one member of each
-    /// other class, as these are independent of each other. For a core: cores that do without one of its classes. The
-    /// order is that of the members, because a restored scheduler numbers classes differently.
+    /// This unit, and the units that others could make way for instead. For a member beyond the core: one member of
+    /// each other class, as these are independent of each other. For a core: cores that do without one of its classes.
+    /// The order is that of the members, because a restored scheduler numbers classes differently.
     pub(crate) fn sorts<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
         // Instead of a single claim, nothing else could be placed.
         let is_declared = cluster.group(self.group).is_some_and(Group::is_declared);
@@ -108,6 +112,7 @@ impl Unit {
         let classes: Vec<ClassId> = classes.filter(|class| seen.insert(*class)).collect();
         let group = cluster.group(self.group).filter(|_| self.elastic);
         let members = group.into_iter().flat_map(|group| group.waiting());
+        let members = members.filter(|claim| cluster.may_displace_from_ms(*claim) <= cluster.now_ms());
         let members = members.filter(move |claim| cluster.class_of(*claim).is_some_and(|class| seen.insert(class)));
         let members = members.filter_map(|claim| Self::beyond(cluster, self.group, claim));
         let cores = classes.into_iter().filter_map(|class| self.core_without(cluster, &BTreeSet::from([class])));
@@ -142,4 +147,21 @@ impl Unit {
     pub(crate) fn is_preemptible(&self, cluster: &Cluster) -> bool {
         cluster.group(self.group).is_some_and(|group| group.spec().preemptible)
     }
+}
+
+/// Chooses among the pending members of a group: of those for which others may make way, else of those that may be
+/// placed in free room now, else of all.
+fn among_sound<T, E>(
+    cluster: &Cluster,
+    group: &Group,
+    choose: impl Fn(&dyn Fn(ClaimId) -> bool) -> Result<T, E>,
+) -> Result<T, E> {
+    // Instead of a single claim, nothing else could be placed.
+    if !group.is_declared() {
+        return choose(&|_| true);
+    }
+    let now_ms = cluster.now_ms();
+    choose(&|claim| cluster.may_displace_from_ms(claim) <= now_ms)
+        .or_else(|_| choose(&|claim| cluster.failures(claim).1 <= now_ms))
+        .or_else(|_| choose(&|_| true))
 }

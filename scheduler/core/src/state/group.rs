@@ -96,18 +96,13 @@ impl Group {
         placed.copied().unwrap_or(0)
     }
 
-    /// The pending members that would together complete the minimum, in the order in which they were added. `Err` with
-    /// the number of members that are missing if there are too few.
-    pub(crate) fn missing_core(&self) -> Result<Vec<ClaimId>, u32> {
+    /// Those of some pending members that would together complete the minimum, in the order in which they were added.
+    /// `Err` with the number of members that are missing if there are too few.
+    pub(crate) fn missing_core_of(&self, among: impl Fn(ClaimId) -> bool) -> Result<Vec<ClaimId>, u32> {
         // Most groups are single claims.
         if !self.is_declared() {
-            return Ok(self.waiting().collect());
+            return Ok(self.waiting().filter(|claim| among(*claim)).collect());
         }
-        self.missing_core_of(|_| true)
-    }
-
-    /// Like [`Group::missing_core`], but chosen only from some of the members.
-    pub(crate) fn missing_core_of(&self, among: impl Fn(ClaimId) -> bool) -> Result<Vec<ClaimId>, u32> {
         let missing = |(index, sub): (usize, &SubGroup)| sub.min_members.saturating_sub(self.placed_of(index));
         let wanted = self.spec.sub_groups.iter().enumerate().map(missing).collect();
         let total = self.spec.min_members.saturating_sub(self.placed);

@@ -170,7 +170,11 @@ fn attempt(
     tried: &mut Tried,
     first: Unit,
 ) -> (Unit, Result<(Vec<Step>, Action), Refusal>) {
-    let mut refused = match attempt_one(action, cluster, context, holds, tried, &first) {
+    let outcome = match fails_to_start(cluster, &first) {
+        Some(refusal) => Err(refusal),
+        None => attempt_one(action, cluster, context, holds, tried, &first),
+    };
+    let mut refused = match outcome {
         Err(refusal) if !matches!(refusal, Refusal::Delayed { .. }) => refusal,
         outcome => return (first, outcome),
     };
