@@ -15,11 +15,14 @@ use crate::vocabulary::resource::Resource;
 
 /// The number of resources that every cluster has, whatever its devices.
 const FIXED: usize = 4;
-/// The number of [`Resource::DeviceMemory`].
-pub(crate) const DEVICE_MEMORY: usize = 3;
-
+/// The number of [`Resource::Cpu`].
+pub(crate) const CPU: usize = 0;
+/// The number of [`Resource::Memory`].
+pub(crate) const MEMORY: usize = 1;
 /// The number of [`Resource::DeviceCore`].
 pub(crate) const DEVICE_CORE: usize = 2;
+/// The number of [`Resource::DeviceMemory`].
+pub(crate) const DEVICE_MEMORY: usize = 3;
 
 /// Numbers the resources: those of every cluster first, then the models in the order in which they became known.
 #[derive(Clone, Debug, Default)]
@@ -60,10 +63,10 @@ impl Resources {
     /// A resource's number, if it is known.
     pub(crate) fn find(&self, resource: &Resource) -> Option<usize> {
         match resource {
-            Resource::Cpu => Some(0),
-            Resource::Memory => Some(1),
-            Resource::DeviceCore => Some(2),
-            Resource::DeviceMemory => Some(3),
+            Resource::Cpu => Some(CPU),
+            Resource::Memory => Some(MEMORY),
+            Resource::DeviceCore => Some(DEVICE_CORE),
+            Resource::DeviceMemory => Some(DEVICE_MEMORY),
             Resource::ModelCore(model) => self.by_model.get(model).map(|number| FIXED + number),
         }
     }

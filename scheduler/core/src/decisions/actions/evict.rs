@@ -67,7 +67,7 @@ impl Attempt<'_> {
         }
         let least = unit.least_charge(cluster);
         let measure = Measure::of(&least);
-        let asked = u128::from(measure.amount(&least)) * u128::from(settings.disruption_per_mille) / 1000;
+        let asked = u128::from(measure.amount(unit.claims.len(), &least));
         let mut because = cause(cluster, action, unit.group);
         let bounds = Bounds {
             action,
@@ -79,7 +79,7 @@ impl Attempt<'_> {
             measure,
             least,
             needs,
-            amount_max: u64::try_from(asked).unwrap_or(u64::MAX),
+            amount_max: u64::try_from(asked * u128::from(settings.disruption_per_mille) / 1000).unwrap_or(u64::MAX),
             spared: Charge::default(),
             refusal: None,
         };

@@ -53,7 +53,7 @@ impl Evicting<'_> {
     /// The sum of what these victims hold.
     pub(super) fn sum(&self, taken: &[usize]) -> Taken {
         let victims = || taken.iter().filter_map(|number| self.selection.get(*number));
-        let amounts = victims().map(|victim| self.bounds.measure.amount(&victim.charge));
+        let amounts = victims().map(|victim| self.bounds.measure.of_victim(victim));
         Taken {
             victims: taken.len(),
             amount: amounts.fold(0, u64::saturating_add),
@@ -158,7 +158,7 @@ impl Evicting<'_> {
             let Some(victim) = selection.get(*number) else { return false };
             spares.allow(victim, std::iter::empty())
                 && bounds.leaves_shares(cluster, selection, &[*number])
-                && bounds.is_bounded(taken, 1, bounds.measure.amount(&victim.charge))
+                && bounds.is_bounded(taken, 1, bounds.measure.of_victim(victim))
         })
     }
 

@@ -92,7 +92,7 @@ impl Promise {
         let promised = (
             here.iter().map(|victim| victim.running).min()?,
             here.iter().map(|victim| victim.rank().priority.0).min()?,
-            here.iter().map(|victim| purpose.measure.amount(&victim.charge)).min()?,
+            here.iter().map(|victim| purpose.measure.of_victim(victim)).min()?,
         );
         let mut first_of: BTreeMap<usize, Rank> = BTreeMap::new();
         for victim in &here {

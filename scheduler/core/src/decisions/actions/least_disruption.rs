@@ -41,7 +41,7 @@ impl Disruption {
         Self {
             running: victims().map(|victim| victim.running).sum(),
             priority: victims().map(|victim| victim.rank().priority.0).max().unwrap_or(i32::MIN),
-            amount: victims().map(|victim| measure.amount(&victim.charge)).fold(0, u64::saturating_add),
+            amount: victims().map(|victim| measure.of_victim(victim)).fold(0, u64::saturating_add),
             last: set.iter().filter_map(|victim| selection.goes(order, *victim)).max(),
         }
     }
@@ -107,7 +107,7 @@ impl<'a> Question<'a> {
         Some(Disruption {
             running: victims().map(|victim| victim.running).min()?,
             priority: victims().map(|victim| victim.rank().priority.0).min()?,
-            amount: victims().map(|victim| self.measure.amount(&victim.charge)).min()?,
+            amount: victims().map(|victim| self.measure.of_victim(victim)).min()?,
             last: here.iter().filter_map(|number| self.selection.goes(self.order, *number)).min(),
         })
     }

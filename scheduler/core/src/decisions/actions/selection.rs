@@ -7,7 +7,7 @@ use crate::decisions::shares::{Guarantees, Shares};
 use crate::decisions::unit::Rank;
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
-use crate::state::resources::Charge;
+use crate::state::resources::{CPU, Charge, DEVICE_CORE, DEVICE_MEMORY, MEMORY};
 use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::queue_spec::QueueId;
 
@@ -184,18 +184,27 @@ impl<'a> Spares<'a> {
 }
 
 /// The resource in which the amount that is taken for a unit is measured. It is the unit's most important one: device
-/// time, else device memory, else CPU.
+/// time, else device memory, else CPU, else memory. `None`: it takes none of these. Then each claim counts 1, whatever
+/// it holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Measure(usize);
+pub(super) struct Measure(Option<usize>);
 
 impl Measure {
     /// The measure for a unit that takes `charge`.
     pub(super) fn of(charge: &Charge) -> Self {
-        Self([2, 3].into_iter().find(|number| charge.get(*number) > 0).unwrap_or(0))
+        Self([DEVICE_CORE, DEVICE_MEMORY, CPU, MEMORY].into_iter().find(|number| charge.get(*number) > 0))
     }
 
-    /// The amount of a charge.
-    pub(super) fn amount(self, charge: &Charge) -> u64 {
-        charge.get(self.0)
+    /// The amount of a charge of this many claims.
+    pub(super) fn amount(self, claims: usize, charge: &Charge) -> u64 {
+        match self.0 {
+            Some(resource) => charge.get(resource),
+            None => u64::try_from(claims).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// The amount that a victim holds.
+    pub(super) fn of_victim(self, victim: &Victim) -> u64 {
+        self.amount(victim.claims().count(), &victim.charge)
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_scheduler_core::{Action, Allowance, Claim, PodGroup, Resource};
+use aliquot_scheduler_core::{Action, Allowance, Bytes, Claim, MilliCpu, NodeSpec, PodGroup, Request, Resource};
 
-use crate::kit::{Kit, build, evicted, gang, limited, part, quota, train, whole};
+use crate::kit::{Kit, build, evicted, gang, limited, node, part, quota, train, whole};
 
 #[test]
 fn a_claim_of_higher_priority_displaces_as_few_as_it_needs() {
@@ -201,4 +201,26 @@ fn who_is_on_the_way_out_already_is_not_told_again() {
     assert_eq!(kit.machines.stopping().count(), 2, "each of the two has another one's place");
     kit.let_go();
     assert_eq!((kit.running(&[first, second]), kit.running(&running)), (2, 0));
+}
+
+/// What is evicted for a claim is bounded in memory if it asks for nothing more important, and in claims if it asks for
+/// counted resources only.
+#[test]
+fn room_for_a_claim_without_cpu_and_devices_is_made_within_a_bound() {
+    let one_core = MilliCpu::new(1000);
+    let of_memory = |gib: u64| Request { memory: Bytes::from_mib(gib << 10), ..Request::default() };
+    let of_licenses = |count: u64| Request { counted: [("license".into(), count)].into(), ..Request::default() };
+    for (cpu, request, four, wanted, takes) in [
+        (one_core, of_memory(1), of_memory(4), of_memory(2), 2),
+        (one_core, of_licenses(1), of_licenses(4), of_licenses(2), 2),
+        (MilliCpu::ZERO, of_licenses(1), of_licenses(4), of_licenses(3), 0),
+    ] {
+        let mut kit = Kit::new();
+        kit.node(NodeSpec { memory: four.memory, counted: four.counted, ..node("node", 0) });
+        let running = kit.claims(4, &train("default", Request { cpu, ..request }));
+        kit.converge();
+        assert_eq!(kit.running(&running), 4);
+        kit.claim(Claim { priority: 100, ..train("default", wanted) });
+        assert_eq!(evicted(&kit.converge()).len(), takes);
+    }
 }
