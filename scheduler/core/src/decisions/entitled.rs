@@ -223,6 +223,13 @@ impl Entitled {
         accepted.allows(&held, charge)
     }
 
+    /// The first resource of which the queue would have too much, by a right, if a unit of this rank took `charge`.
+    pub(crate) fn exceeded(&self, right: Right, rank: Rank, charge: &Charge) -> Option<usize> {
+        let mut held = self.held_before(right, rank);
+        self.units.get(&rank).into_iter().for_each(|same| held.add(&same.charge));
+        self.accepted.get(right as usize)?.exceeded(&held, charge)
+    }
+
     /// The units of lower priority that are borrowed, or would be if a unit of this rank that takes `charge` were
     /// placed.
     pub(crate) fn displaced_by(&self, rank: Rank, charge: &Charge) -> BTreeSet<Rank> {

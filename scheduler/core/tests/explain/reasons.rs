@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use aliquot_scheduler_core::explain::{Exclusion, Protection, Reason, Shortage, Tier};
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, DeviceMemory, DeviceRequest, Event, GroupPlacement, MilliCpu, NamespaceSpec,
-    PlacementStrategy, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, Taint,
+    Allowance, Bytes, Claim, DeviceMemory, DeviceRequest, DeviceSpec, Event, GroupPlacement, MilliCpu, NamespaceSpec,
+    NodeSpec, PlacementStrategy, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, Taint,
 };
 
 use crate::setting::{GIB, Setting, cores, limit, node, part, quota, whole};
@@ -118,6 +118,30 @@ fn a_queue_above_its_fair_share_is_told_that_nobody_is_evicted_for_it() {
     );
     // The lack of room is reported as well, in a later tier.
     assert!(setting.explain(more).reasons.iter().any(|reason| reason.tier() == Tier::Device));
+}
+
+#[test]
+fn of_what_a_place_would_take_beyond_the_share_the_right_resource_is_named() {
+    let mut setting = Setting::with_nodes(1, 1);
+    let small = DeviceSpec { memory: Bytes::new(20 * GIB), ..aliquot_scheduler_kit::device("A") };
+    setting.add_node(NodeSpec { devices: vec![small], ..node("small", "A", 0) });
+    let of_memory = Allowance { quota: Some(30 * GIB), weight: 0, ..Allowance::default() };
+    let allowances = BTreeMap::from([(Resource::DeviceMemory, of_memory)]);
+    let queue = QueueSpec { name: "team".into(), allowances, ..QueueSpec::default() };
+    setting.cluster.apply(Event::QueueAdded(queue)).expect("a new queue");
+    let with_cpu = |request| Request { cpu: MilliCpu::new(1000), ..request };
+    setting.add("others", with_cpu(part(100, 15)));
+    let low = setting.add_in("team", "low", with_cpu(part(50, 10)));
+    setting.cycle();
+    assert!(setting.cluster.allocation(low).is_some());
+    let mut request = with_cpu(part(50, 0));
+    request.devices.memory = DeviceMemory::Thousandths(1000);
+    let claim = Claim { name: "high".into(), queue: "team".into(), priority: 100, request, ..Claim::default() };
+    let high = setting.add_claim(Claim { preemptible: true, ..claim });
+    let plan = setting.cycle();
+    let Reason::AboveFairShare(share) = setting.reason(high).0 else { panic!("{}", setting.explain(high)) };
+    assert_eq!((&share.resource, share.fair_share), (&Resource::DeviceMemory, 30 * GIB));
+    assert_eq!(plan.pending[0].reason(&setting.cluster), Reason::AboveFairShare(share));
 }
 
 #[test]

@@ -188,15 +188,25 @@ impl Bounds<'_> {
         let above = |number: &usize| held(*number) > self.shares.fair_share(queue, *number);
         let resources = || charge.parts().map(|(number, _)| number);
         // In preemption, a unit of high priority takes the place of others of its queue, whatever the queue holds.
-        let above = resources().find(|number| reclaims && above(number));
-        let lacks = |must_be: bool, right: Right| must_be && !self.own.would_be(right, self.unit.rank, charge);
-        let lacks =
-            lacks(must_be_entitled, Right::FairShare) || must_be_guaranteed.rights().any(|right| lacks(true, right));
-        let lacking = || lacks.then(|| resources().next().unwrap_or(0));
-        above.or_else(lacking).map(|resource| Refusal::above(self.shares, queue, resource))
+        if let Some(resource) = resources().find(|number| reclaims && above(number)) {
+            return Some(Refusal::above(self.shares, queue, resource));
+        }
+        let mut rights = must_be_entitled.then_some(Right::FairShare).into_iter().chain(must_be_guaranteed.rights());
+        let lacking = rights.find(|right| !self.own.would_be(*right, self.unit.rank, charge))?;
+        Some(lacks(self.own, self.shares, lacking, self.unit, charge))
     }
 
     fn refuse(&mut self, refusal: Refusal) {
         self.refusal = Some(self.refusal.map_or(refusal, |before| before.more_telling(refusal)));
     }
+}
+
+/// The refusal of a unit that would not be within a right of its queue if it took `charge`. It names a resource that is
+/// divided among queues, and of which there is too little by the right, if it lacks only amounts.
+pub(super) fn lacks(own: &Entitled, shares: &Shares, right: Right, unit: &Unit, charge: &Charge) -> Refusal {
+    let is_divided = |number: &usize| shares.fair_share(unit.queue, *number) < u64::MAX;
+    let exceeded = own.exceeded(right, unit.rank, charge).filter(is_divided);
+    let divided = || charge.parts().map(|(number, _)| number).find(is_divided);
+    let resource = exceeded.or_else(divided);
+    resource.map_or(Refusal::NothingToTake, |resource| Refusal::above(shares, unit.queue, resource))
 }

@@ -8,6 +8,7 @@ use crate::state::cluster::Cluster;
 use crate::state::resources::Charge;
 use crate::vocabulary::claim::Action;
 
+use super::bounds::lacks;
 use super::context::{ActionResult, Context};
 use super::evict::Attempt;
 use super::protection::delayed_until_ms;
@@ -23,7 +24,8 @@ pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
     }
     let needs = needs(cluster, unit);
     if !context.entitled.would_be_entitled(cluster, context.shares, unit, &least) {
-        return Err(Refusal::above(context.shares, unit.queue, needs.first().copied().unwrap_or(0)));
+        let own = context.entitled.know(cluster, context.shares, unit.queue);
+        return Err(lacks(own, context.shares, Right::FairShare, unit, &least));
     }
     if let Some(until_ms) = delayed_until_ms(cluster, unit) {
         return Err(Refusal::Delayed { until_ms });

@@ -70,6 +70,11 @@ impl Accepted {
         fits(&self.bounds, held, charge)
     }
 
+    /// The first resource of which held + `charge` is not within the bounds.
+    pub(super) fn exceeded(&self, held: &Amounts, charge: &Charge) -> Option<usize> {
+        exceeded(&self.bounds, held, charge)
+    }
+
     /// Whether all units within the right stay within it when one of them comes to take this charge, wherever it
     /// stands.
     pub(super) fn stays_within(&self, charge: &Charge) -> bool {
@@ -123,7 +128,12 @@ impl Accepted {
 
 /// Whether held + `charge` is within the bounds.
 pub(super) fn fits(bounds: &[u64], held: &Amounts, charge: &Charge) -> bool {
-    charge.parts().all(|(number, amount)| held.get(number).saturating_add(amount) <= bound(bounds, number))
+    exceeded(bounds, held, charge).is_none()
+}
+
+fn exceeded(bounds: &[u64], held: &Amounts, charge: &Charge) -> Option<usize> {
+    let exceeds = |(number, amount): (usize, u64)| held.get(number).saturating_add(amount) > bound(bounds, number);
+    charge.parts().find(|part| exceeds(*part)).map(|(number, _)| number)
 }
 
 fn bound(bounds: &[u64], number: usize) -> u64 {
