@@ -33,13 +33,13 @@ pub use reason::{Bound, Holder, Reason, Tier};
 pub use reasons::Reasons;
 pub use shortage::{Exclusion, Nearest, NodeCount, Shortage};
 
-use crate::decisions::actions::{Context, fails_to_start, make_way};
+use crate::decisions::actions::{Context, actions, fails_to_start, make_way};
 use crate::decisions::plan::Refusal;
 use crate::decisions::scheduler::Scheduler;
 use crate::decisions::shares::Shares;
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
-use crate::vocabulary::claim::{Action, ClaimId};
+use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::event::EventError;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::step::Step;
@@ -152,7 +152,7 @@ impl Scheduler {
         let (mut engine, mut memory) = (self.engine.fork(), self.memory.clone());
         let mut context = Context::new(&cluster, shares, &self.settings, &mut engine, &mut memory);
         let mut refused: Option<Refusal> = None;
-        for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
+        for action in actions(context.engine.policy()) {
             match make_way(action, &mut cluster, &mut context, unit) {
                 Ok((steps, _)) => {
                     let others = steps.iter().filter(|step| !matches!(step, Step::Place { .. })).map(Step::claim);

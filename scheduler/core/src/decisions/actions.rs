@@ -32,7 +32,7 @@ mod waiting;
 
 pub(crate) use context::Context;
 pub(crate) use memory::{SearchMemory, Unfinished};
-pub(crate) use pass::{make_way, pass};
+pub(crate) use pass::{actions, make_way, pass};
 pub(crate) use protection::MinRuntime;
 pub(crate) use relieve::relieve;
 pub(crate) use stale::evict_stale;

@@ -6,7 +6,7 @@ mod dump;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use crate::decisions::actions::{Context, SearchMemory, Waiting, evict_stale, pass, relieve};
+use crate::decisions::actions::{Context, SearchMemory, Waiting, actions, evict_stale, pass, relieve};
 use crate::decisions::entitled::{Entitled, PlacedUnit, Standing};
 use crate::decisions::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit, without_room};
 use crate::decisions::holds::{Holds, Together};
@@ -138,10 +138,7 @@ impl Scheduler {
     fn make_way(&mut self, cluster: &mut Cluster, shares: &Shares, mut waiting: Waiting, plan: &mut Plan) {
         let mut context = Context::new(cluster, shares, &self.settings, &mut self.engine, &mut self.memory);
         let placed_before = plan.steps.len();
-        for action in [Action::Consolidate, Action::Reclaim, Action::Preempt] {
-            if action == Action::Consolidate && context.engine.policy().spreads() {
-                continue;
-            }
+        for action in actions(context.engine.policy()) {
             pass(action, cluster, &mut context, &self.holds, plan, &mut waiting);
         }
         plan.pending = waiting.finish();

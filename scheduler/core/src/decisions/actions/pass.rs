@@ -5,6 +5,7 @@ use std::ops::Bound;
 
 use crate::decisions::gang::{FreeRoom, Unplaceable, place_unit};
 use crate::decisions::holds::Holds;
+use crate::decisions::placement::Policy;
 use crate::decisions::plan::{Plan, Refusal, cause};
 use crate::decisions::signature::Signature;
 use crate::decisions::turns::{Candidates, Next, Turns};
@@ -220,6 +221,13 @@ fn attempt_one(
         tried.no_moves.insert(sought, refusal);
     }
     outcome
+}
+
+/// The actions that make room, in the order in which they are tried. A policy that spreads claims would undo moves that
+/// bring free room together.
+pub(crate) fn actions(policy: &dyn Policy) -> impl Iterator<Item = Action> + use<> {
+    let consolidates = !policy.spreads();
+    consolidates.then_some(Action::Consolidate).into_iter().chain([Action::Reclaim, Action::Preempt])
 }
 
 /// Places a unit by an action that moves or evicts others. Returns the action that placed it.

@@ -1,5 +1,6 @@
 //! Claims that are moved so that there is room in one place.
 
+use aliquot_scheduler_core::explain::Reason;
 use aliquot_scheduler_core::placement::{BestFit, Spread};
 use aliquot_scheduler_core::{Action, Claim, ClaimId, Event, Settings, Step};
 
@@ -57,6 +58,10 @@ fn who_may_not_be_evicted_is_not_moved() {
     let large = kit.claim(train("default", whole(2)));
     assert!(kit.converge().is_empty());
     assert_eq!((kit.running(&running), kit.running(&[large])), (2, 0));
+    let explained = kit.scheduler.explain(&kit.cluster, large).expect("a claim");
+    let is_made = |reason: &Reason| matches!(reason, Reason::RoomIsMade { .. });
+    assert!(!explained.reasons.iter().any(is_made), "{explained}");
+    assert!(explained.reasons[0].calls_for_nodes(), "{explained}");
 }
 
 #[test]
