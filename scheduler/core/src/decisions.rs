@@ -17,3 +17,4 @@ pub(crate) mod shares;
 pub(crate) mod signature;
 pub(crate) mod turns;
 pub(crate) mod unit;
+mod usable;

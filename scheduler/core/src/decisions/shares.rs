@@ -2,6 +2,7 @@
 
 use crate::decisions::fair_share::{DominantShare, Entitlement, QueueDemand, entitlements};
 use crate::decisions::shared_out::{Below, SharedOut};
+use crate::decisions::usable::Usable;
 use crate::state::cluster::Cluster;
 use crate::state::queue::Queue;
 use crate::state::resources::Charge;
@@ -10,7 +11,8 @@ use crate::vocabulary::beside::Beside;
 use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
 
 /// The entitlements of all queues. They follow from capacity, requests and recent usage, and not from placements. So
-/// they stay the same as claims are placed and evicted.
+/// they stay the same as claims are placed and evicted. The exception is a gang that lacks members: it counts as long
+/// as some of it is placed, and what of it is evicted is not placed again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
     /// By the number of the queue's slot.
@@ -94,18 +96,19 @@ impl Shares {
         let all: Vec<&Queue> = order.iter().filter_map(|id| queues.get(*id)).collect();
         let shared = SharedOut::of(&all, totals.len());
         let there_was = cluster.capacity_used();
-        let demand = |queue: &&Queue| QueueDemand {
+        let usable = Usable::of(cluster);
+        let demand = |(id, queue): (&QueueId, &&Queue)| QueueDemand {
             parent: queue.parent().and_then(|parent| index.get(parent).copied()),
             priority: queue.spec().priority,
             allowances: (0..totals.len()).map(|number| shared.allowance(queue, number)).collect(),
             // `entitlements` adds what children ask for.
             requested: match queue.children().is_empty() {
-                true => (0..totals.len()).map(|number| queue.requested().get(number)).collect(),
+                true => (0..totals.len()).map(|number| usable.amount(*id, queue, number)).collect(),
                 false => vec![0; totals.len()],
             },
             usage_ppm: (0..totals.len()).map(|number| usage_ppm(queue, number, there_was)).collect(),
         };
-        let mut demands: Vec<QueueDemand> = all.iter().map(demand).collect();
+        let mut demands: Vec<QueueDemand> = order.iter().zip(&all).map(demand).collect();
         let mut entitled = entitlements(&totals, &demands, usage_weight);
         shared.round_up(cluster, &order, &totals, &demands, &mut entitled);
         let divisions = shared.divisions(&demands);

@@ -377,6 +377,11 @@ impl Cluster {
         self.groups.iter()
     }
 
+    /// The pod groups that were declared.
+    pub(crate) fn declared_groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.declared()
+    }
+
     /// A queue.
     #[must_use]
     pub fn queue(&self, id: QueueId) -> Option<&Queue> {

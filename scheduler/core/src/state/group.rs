@@ -182,6 +182,19 @@ impl Group {
         (missing == 0).then(|| (of(true), of(false)))
     }
 
+    /// Whether it has fewer members, placed or pending, than it needs.
+    pub(crate) fn lacks_members(&self) -> bool {
+        let mut members = 0_u32;
+        let mut wanted: Vec<u32> = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
+        for member in self.members.iter().filter(|member| !member.withdrawn) {
+            members += 1;
+            if let Some(wanted) = wanted.get_mut(member.sub_group as usize) {
+                *wanted = wanted.saturating_sub(1);
+            }
+        }
+        members < self.spec.min_members || wanted.into_iter().any(|wanted| wanted > 0)
+    }
+
     /// The number of a sub-group. Members that name no sub-group have one more than the last number.
     pub(crate) fn sub_group(&self, name: Option<&str>) -> Option<u32> {
         let number = match name {
@@ -303,6 +316,11 @@ impl Groups {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (GroupId, &Group)> {
         self.groups.iter()
+    }
+
+    /// The groups that were declared.
+    pub(crate) fn declared(&self) -> impl Iterator<Item = &Group> {
+        self.by_name.values().filter_map(|id| self.groups.get(*id))
     }
 
     /// Adds a group.

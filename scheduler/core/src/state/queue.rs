@@ -63,6 +63,7 @@ pub struct Queue {
     allocated: Amounts,
     allocated_non_preemptible: Amounts,
     requested: Amounts,
+    requested_non_preemptible: Amounts,
     usage: Vec<DecayedUsage>,
     used_until_ms: u64,
     /// Groups with pending members. For single claims, the value is what decides whether they can be placed.
@@ -122,6 +123,11 @@ impl Queue {
         &self.requested
     }
 
+    /// The part of [`Queue::requested`] that claims ask for that may not be evicted.
+    pub(crate) fn requested_non_preemptible(&self) -> &Amounts {
+        &self.requested_non_preemptible
+    }
+
     /// What it has used up to the last change, by the resource's number.
     pub(crate) fn usage(&self) -> &[DecayedUsage] {
         &self.usage
@@ -157,8 +163,10 @@ pub(crate) enum Book {
     Preemptible,
     /// Amounts held by claims that may not be evicted.
     NonPreemptible,
-    /// Amounts that claims ask for.
+    /// Amounts that claims ask for which may be evicted.
     Requested,
+    /// Amounts that claims ask for which may not be evicted.
+    RequestedNonPreemptible,
 }
 
 /// The tree of queues.
@@ -245,6 +253,7 @@ impl Queues {
             allocated: Amounts::default(),
             allocated_non_preemptible: Amounts::default(),
             requested: Amounts::default(),
+            requested_non_preemptible: Amounts::default(),
             usage: Vec::new(),
             used_until_ms: now_ms,
             waiting: Arc::default(),
@@ -333,6 +342,10 @@ impl Queues {
             queue.use_until(now_ms, half_life_ms);
             match book {
                 Book::Requested => queue.requested.add(charge),
+                Book::RequestedNonPreemptible => {
+                    queue.requested.add(charge);
+                    queue.requested_non_preemptible.add(charge);
+                }
                 Book::Preemptible => queue.allocated.add(charge),
                 Book::NonPreemptible => {
                     queue.allocated.add(charge);
@@ -348,6 +361,10 @@ impl Queues {
             queue.use_until(now_ms, half_life_ms);
             match book {
                 Book::Requested => queue.requested.subtract(charge),
+                Book::RequestedNonPreemptible => {
+                    queue.requested.subtract(charge);
+                    queue.requested_non_preemptible.subtract(charge);
+                }
                 Book::Preemptible => queue.allocated.subtract(charge),
                 Book::NonPreemptible => {
                     queue.allocated.subtract(charge);
@@ -371,6 +388,7 @@ impl Queues {
         for id in self.parents_first() {
             if let Some(queue) = self.queues.get_mut(id) {
                 queue.requested = Amounts::default();
+                queue.requested_non_preemptible = Amounts::default();
             }
         }
     }

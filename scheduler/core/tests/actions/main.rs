@@ -5,6 +5,7 @@ mod budgets;
 mod counted;
 mod domains;
 mod failed_starts;
+mod in_vain;
 mod indivisible;
 mod kept_nodes;
 mod members;

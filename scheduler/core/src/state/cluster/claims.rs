@@ -232,10 +232,11 @@ impl Cluster {
         let Some(state) = self.claims.get(id).filter(|state| !state.is_withdrawn) else { return };
         let Some(class) = self.classes.get(state.claim.class) else { return };
         let charge = class.most_charge();
-        let Some(queue) = self.groups.get(state.group).map(|group| group.queue()) else { return };
+        let Some(group) = self.groups.get(state.group) else { return };
+        let book = if group.spec().preemptible { Book::Requested } else { Book::RequestedNonPreemptible };
         match asks {
-            true => self.queues.charge(queue, Book::Requested, charge, self.now_ms),
-            false => self.queues.refund(queue, Book::Requested, charge, self.now_ms),
+            true => self.queues.charge(group.queue(), book, charge, self.now_ms),
+            false => self.queues.refund(group.queue(), book, charge, self.now_ms),
         }
     }
 

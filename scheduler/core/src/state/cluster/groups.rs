@@ -55,12 +55,15 @@ impl Cluster {
         Ok(displaced)
     }
 
-    /// Changes a group's configuration, and books its placed members anew: the books separate claims that may be
-    /// evicted from those that may not.
-    fn rebook_group(&mut self, id: GroupId, members: &[ClaimId], spec: PodGroup) {
-        members.iter().for_each(|claim| self.book_placed(*claim, false));
+    /// Changes a group's configuration, and books its members anew, some of which are placed: the books separate claims
+    /// that may be evicted from those that may not.
+    fn rebook_group(&mut self, id: GroupId, placed: &[ClaimId], spec: PodGroup) {
+        let members: Vec<ClaimId> = self.groups.get(id).into_iter().flat_map(Group::members).collect();
+        members.iter().for_each(|claim| self.book_requested(*claim, false));
+        placed.iter().for_each(|claim| self.book_placed(*claim, false));
         self.change_group(id, |group| group.replace_spec(spec));
-        members.iter().for_each(|claim| self.book_placed(*claim, true));
+        placed.iter().for_each(|claim| self.book_placed(*claim, true));
+        members.iter().for_each(|claim| self.book_requested(*claim, true));
     }
 
     /// The error for a claim that would make a queue hold more than it may.

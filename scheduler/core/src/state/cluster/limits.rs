@@ -1,6 +1,7 @@
 //! The bounds of queues that claims never exceed.
 
 use crate::state::cluster::Cluster;
+use crate::state::queue::Queue;
 use crate::state::resources::{Charge, DEVICE_MEMORY};
 use crate::vocabulary::allowance::Allowance;
 use crate::vocabulary::queue_spec::QueueId;
@@ -48,9 +49,7 @@ pub(crate) fn exceeded<'a>(
     let parts = binding.flat_map(|queue| charge.parts().map(move |part| (queue, part)));
     parts.flat_map(move |((id, queue), (resource, asked))| {
         let allowance = queue.named_allowance(resource);
-        // A quota of 0 CPU or memory promises none. It does not forbid device work to use any.
-        let binds = |quota: &u64| !preemptible && (*quota > 0 || cluster.resources().is_of_devices(resource));
-        let quota = allowance.and_then(|allowance| allowance.quota).filter(binds);
+        let quota = binding_quota(cluster, queue, resource).filter(|_| !preemptible);
         let bounds = [
             (allowance.and_then(|allowance| allowance.limit), queue.allocated().get(resource), false),
             (quota, queue.allocated_non_preemptible().get(resource), true),
@@ -61,6 +60,19 @@ pub(crate) fn exceeded<'a>(
             Some(Exceeded { queue: id, resource, held, asked, bound, is_quota })
         })
     })
+}
+
+/// The most of a resource that a queue's claims that may not be evicted may hold, by its quota.
+fn binding_quota(cluster: &Cluster, queue: &Queue, resource: usize) -> Option<u64> {
+    // A quota of 0 CPU or memory promises none. It does not forbid device work to use any.
+    let binds = |quota: &u64| *quota > 0 || cluster.resources().is_of_devices(resource);
+    queue.named_allowance(resource).and_then(|allowance| allowance.quota).filter(binds)
+}
+
+/// The most of a resource that claims that may not be evicted may hold, by the quotas of their queue and of those above
+/// it.
+pub(crate) fn quota(cluster: &Cluster, queue: QueueId, resource: usize) -> Option<u64> {
+    cluster.queues().path(queue).filter_map(|(_, queue)| binding_quota(cluster, queue, resource)).min()
 }
 
 /// Whether a queue, or one above it, has a bound that depends on the model of devices.
