@@ -19,7 +19,7 @@ pub(super) use constraints::{
 };
 pub(super) use further::{AlternativeEntry, AlternativesEntry, FurtherEntry, LinkEntry, NamedRequestEntry};
 pub(super) use history::{
-    BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, SearchEntry, ShareEntry, TurnoverEntry,
+    BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, PatienceEntry, SearchEntry, ShareEntry, TurnoverEntry,
 };
 pub(super) use node::{GpuEntry, NodeEntry};
 pub(super) use peers::{AffinityEntry, AntiAffinityEntry, PeerPreferenceEntry, PeersEntry, TopologySpreadEntry};

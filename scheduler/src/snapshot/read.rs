@@ -8,12 +8,12 @@ mod queue;
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::{
-    DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedGroup, DumpedNode, DumpedSearch, DumpedTurnover,
-    EventError, NodeSpec, QueueError, RestoreError, RestoreReason, Settings,
+    DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedGroup, DumpedNode, DumpedPatience, DumpedSearch,
+    DumpedTurnover, EventError, NodeSpec, QueueError, RestoreError, RestoreReason, Settings,
 };
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::snapshot::format::{ClaimEntry, File, NAMESPACE, NamespaceEntry, SchedulerEntry, VERSION};
+use crate::snapshot::format::{ClaimEntry, File, NAMESPACE, NamespaceEntry, PatienceEntry, SchedulerEntry, VERSION};
 use names::Names;
 pub(crate) use names::split_name;
 
@@ -45,8 +45,16 @@ impl File {
         let claims = self.expand_claims(&mut names)?;
         let groups = self.read_groups(&claims)?;
         let blocked = each(&self.history.blocked, "history.blocked", |blocked| {
-            let nodes: Result<Vec<usize>> = blocked.nodes.iter().map(|node| names.node(node)).collect();
-            Ok(DumpedBlocked { group: names.group(&blocked.who)?, since_ms: blocked.since_ms, nodes: nodes? })
+            let numbers =
+                |nodes: &[String]| -> Result<Vec<usize>> { nodes.iter().map(|node| names.node(node)).collect() };
+            let PatienceEntry { claims, since_ms, times, given_up } = &blocked.patience;
+            let (claims, since_ms, times, given_up) = (*claims, *since_ms, *times, numbers(given_up)?);
+            Ok(DumpedBlocked {
+                group: names.group(&blocked.who)?,
+                since_ms: blocked.since_ms,
+                nodes: numbers(&blocked.nodes)?,
+                patience: DumpedPatience { claims, since_ms, times, given_up },
+            })
         })?;
         let searches = each(&self.history.searches, "history.searches", |search| {
             let node = search.node.as_ref().map(|node| names.node(node)).transpose()?;

@@ -13,9 +13,9 @@ use anyhow::{Result, bail};
 use crate::snapshot::amount::{ResourceKey, memory_entry};
 use crate::snapshot::format::{
     AllowanceEntry, BlockedEntry, BoundsEntry, BudgetEntry, ClaimEntry, EvictedEntry, File, GpuEntry, GroupEntry,
-    HistoryEntry, LastEvictionEntry, LeavingEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PeersEntry,
-    PlacedEntry, PodGroupEntry, QueueEntry, RequestEntry, SchedulerEntry, SearchEntry, ShareEntry, Strategy,
-    SubGroupEntry, TaintEntry, TurnoverEntry, UsageEntry, VERSION,
+    HistoryEntry, LastEvictionEntry, LeavingEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PatienceEntry,
+    PeersEntry, PlacedEntry, PodGroupEntry, QueueEntry, RequestEntry, SchedulerEntry, SearchEntry, ShareEntry,
+    Strategy, SubGroupEntry, TaintEntry, TurnoverEntry, UsageEntry, VERSION,
 };
 
 impl File {
@@ -34,6 +34,12 @@ impl File {
             who: group(dump, blocked.group),
             since_ms: blocked.since_ms,
             nodes: blocked.nodes.iter().map(|number| node_name(dump, *number)).collect(),
+            patience: PatienceEntry {
+                claims: blocked.patience.claims,
+                since_ms: blocked.patience.since_ms,
+                times: blocked.patience.times,
+                given_up: blocked.patience.given_up.iter().map(|number| node_name(dump, *number)).collect(),
+            },
         });
         let searches = dump.searches.iter().map(|search| SearchEntry {
             who: group(dump, search.group),

@@ -5,9 +5,10 @@
 //! do, the large unit never finds enough room in one place. So nodes are kept for it if it is the first unit of its
 //! queue that could fit at all, if it would be within the queue's fair share, and if it has waited for room longer than
 //! [`Settings::hold_after_ms`](crate::Settings::hold_after_ms). It is given the nodes that are nearest to having room.
-//! Nothing else is placed there until the unit is placed.
+//! Nothing else is placed there until the unit is placed, or until nothing has left them for as long as that.
 
 mod nearest;
+mod patience;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,7 @@ use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 
 pub(crate) use nearest::Together;
+pub(crate) use patience::Patience;
 use nearest::{Kind, fits_when_empty, nearest, will_do};
 
 /// The groups that wait for room, since when they wait, and the nodes that are kept for them.
@@ -29,7 +31,9 @@ pub(crate) struct Holds {
     blocked_since_ms: BTreeMap<GroupId, u64>,
     nodes: BTreeMap<NodeId, GroupId>,
     by_group: BTreeMap<GroupId, BTreeSet<NodeId>>,
-    /// For the units that were last asked about: whether they would fit on an otherwise empty cluster.
+    /// For groups that wait and had nodes kept for them.
+    patience: BTreeMap<GroupId, Patience>,
+    /// For the units that were asked about: whether they would fit on an otherwise empty cluster.
     fits_when_empty: BTreeMap<Kind, bool>,
     /// The value of [`Cluster::specs_changed`] at which they were asked about.
     specs_changed: u64,
@@ -61,9 +65,15 @@ impl Holds {
         self.blocked_since_ms.iter().map(|(group, since_ms)| (*group, *since_ms))
     }
 
-    /// Notes since when a group has waited, and that these nodes are kept for it.
-    pub(crate) fn restore(&mut self, group: GroupId, since_ms: u64, nodes: Vec<NodeId>) {
+    /// What is known of the nodes that were kept for a group that waits.
+    pub(crate) fn patience(&self, group: GroupId) -> Option<&Patience> {
+        self.patience.get(&group)
+    }
+
+    /// Notes since when a group has waited, that these nodes are kept for it, and what is known of earlier ones.
+    pub(crate) fn restore(&mut self, group: GroupId, since_ms: u64, nodes: Vec<NodeId>, patience: Patience) {
         self.blocked_since_ms.insert(group, since_ms);
+        self.patience.extend(Some(patience).filter(|of| *of != Patience::default()).map(|of| (group, of)));
         nodes.into_iter().for_each(|node| self.keep(node, group));
     }
 
@@ -145,15 +155,23 @@ impl Holds {
         let mut sets = EntitledSets::default();
         let mut is_entitled =
             |cluster: &Cluster, unit: &Unit| sets.would_be_entitled(cluster, shares, unit, &unit.least_charge(cluster));
+        self.patience.retain(|group, _| self.blocked_since_ms.contains_key(group));
         // A unit that is no longer blocked needs no nodes. A unit that is no longer entitled may keep none. Nodes that
-        // have become too small or of another sort are of no use.
+        // have become too small or of another sort are of no use, nor are those that nothing leaves.
         let holders = blocked.iter().filter(|unit| self.by_group.contains_key(&unit.group));
         let units: BTreeMap<GroupId, &Unit> = holders.map(|unit| (unit.group, unit)).collect();
         let mut kept = BTreeSet::new();
         for (group, nodes) in &self.by_group {
             let nodes: Vec<NodeId> = nodes.iter().copied().collect();
             let serves = |unit: &&&Unit| is_entitled(cluster, unit) && will_do(cluster, unit, &nodes);
-            kept.extend(units.get(group).filter(serves).map(|unit| unit.group));
+            if units.get(group).filter(serves).is_none() {
+                continue;
+            }
+            let patience = self.patience.entry(*group).or_default();
+            match after_ms.is_none_or(|after_ms| patience.lasts(cluster, &nodes, after_ms)) {
+                true => _ = kept.insert(*group),
+                false => patience.give_up(cluster, &nodes),
+            }
         }
         self.retain(cluster, |_, group| kept.contains(&group));
         let Some(after_ms) = after_ms else { return };
@@ -190,16 +208,30 @@ impl Holds {
                 continue;
             }
             // Nodes that are kept meanwhile cannot make one of these units hopeful.
-            let nodes = if hopeless.contains(&kind) { Vec::new() } else { nearest(cluster, unit, &kind, left) };
+            let among = |without: &BTreeSet<NodeId>| match hopeless.contains(&kind) {
+                true => Vec::new(),
+                false => nearest(cluster, unit, &kind, left, without),
+            };
+            let given_up = self.patience.get_mut(&unit.group).map(|patience| &mut patience.given_up);
+            let nodes = match given_up.filter(|given_up| !given_up.is_empty()) {
+                None => among(&BTreeSet::new()),
+                Some(given_up) => Some(among(given_up)).filter(|nodes| !nodes.is_empty()).unwrap_or_else(|| {
+                    given_up.clear();
+                    among(given_up)
+                }),
+            };
             // For a unit with rules about peers, the places of others decide, and those change.
             if nodes.is_empty() && !kind.has_peers(cluster) {
                 self.hopeless.insert(kind);
             }
-            for node in nodes {
-                if cluster.set_held(node, true).is_ok() {
-                    self.keep(node, unit.group);
+            for node in &nodes {
+                if cluster.set_held(*node, true).is_ok() {
+                    self.keep(*node, unit.group);
                     served.insert(unit.queue);
                 }
+            }
+            if served.contains(&unit.queue) {
+                self.patience.entry(unit.group).or_default().begin(cluster, &nodes);
             }
         }
     }

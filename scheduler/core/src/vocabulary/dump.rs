@@ -187,6 +187,21 @@ pub struct DumpedBlocked {
     pub since_ms: u64,
     /// The numbers of the nodes that are kept for it.
     pub nodes: Vec<usize>,
+    /// What is known of the nodes that were kept for it so far.
+    pub patience: DumpedPatience,
+}
+
+/// What is known of the nodes that were kept for a group.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpedPatience {
+    /// How many claims were left on the kept nodes; `None`: they have not been counted yet.
+    pub claims: Option<usize>,
+    /// Since when none of them has left, in milliseconds.
+    pub since_ms: u64,
+    /// How often kept nodes were given up.
+    pub times: u32,
+    /// The numbers of the nodes that were given up.
+    pub given_up: Vec<usize>,
 }
 
 /// A search for room that was cut short.

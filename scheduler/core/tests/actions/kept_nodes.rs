@@ -85,6 +85,11 @@ impl World {
         self.cycle();
         self.wait(10);
         self.cycle();
+        self.held(nodes)
+    }
+
+    /// The numbers of the nodes that are kept now.
+    fn held(&self, nodes: usize) -> Vec<usize> {
         (0..nodes).filter(|node| self.cluster.is_held(self.id(*node))).collect()
     }
 }
@@ -102,7 +107,8 @@ fn for_a_gang_that_must_be_in_one_rack_nodes_of_one_rack_are_kept() {
     assert_eq!(world.kept(4), [2, 3], "two devices are missing there, and four in the other rack");
     let event = labelled(&world, 3, &[("rack", "a")]);
     world.apply(event);
-    assert_eq!(world.kept(4), [0, 3], "now it is the other rack");
+    world.cycle();
+    assert_eq!(world.held(4), [0, 3], "now it is the other rack");
 }
 
 #[test]
@@ -327,4 +333,57 @@ fn a_node_is_kept_for_the_next_claim_if_the_first_fits_nowhere() {
     w.cycle();
     assert!(!w.runs(b));
     assert!(w.cluster.is_held(w.id(0)));
+}
+
+/// After how many minutes a claim for eight devices runs. Of the first of two nodes with eight devices, one is taken for
+/// ever. Claims for one device each take the rest. Every minute one of them ends, and another one comes.
+fn minutes_until_a_large_claim_runs(for_ever: Claim) -> u64 {
+    let mut world = World::new(&[8, 8]);
+    world.queue("q", 16);
+    let stays = world.claim(for_ever);
+    world.run_on(stays, 0, 0);
+    let large = world.add("q", TRAIN, 8);
+    let mut small = Vec::new();
+    for (node, device) in (0..8).flat_map(|device| [(0, device), (1, device)]).skip(1) {
+        small.push(world.add("q", TRAIN, 1));
+        world.run_on(small[small.len() - 1], node, device);
+    }
+    for minute in 0..200 {
+        let oldest = small.iter().position(|claim| world.runs(*claim)).expect("some run");
+        world.apply(Event::ClaimRemoved(small.remove(oldest)));
+        small.push(world.add("q", TRAIN, 1));
+        world.cycle();
+        if world.runs(large) {
+            return minute;
+        }
+        world.wait(60_000);
+    }
+    panic!("the large claim waits for ever");
+}
+
+#[test]
+fn no_node_is_kept_where_something_stays_that_may_not_be_evicted() {
+    let minutes = minutes_until_a_large_claim_runs(build("q", 1));
+    assert!(minutes <= 30, "{minutes} minutes");
+}
+
+#[test]
+fn a_node_that_nothing_leaves_is_given_up_for_another_one() {
+    let minutes = minutes_until_a_large_claim_runs(wants("q", TRAIN, 1));
+    assert!(minutes <= 60, "{minutes} minutes");
+}
+
+#[test]
+fn how_long_nothing_has_left_a_kept_node_outlives_a_restart() {
+    let (mut w, ..) = a_kept_node();
+    w.wait(300_000);
+    w.cycle();
+    let dump = w.scheduler.dump(&w.cluster);
+    assert_eq!(
+        (dump.blocked[0].patience.times, dump.blocked[0].nodes.len()),
+        (1, 1),
+        "given up, but there is no other"
+    );
+    let (scheduler, cluster) = Scheduler::restore(Box::new(BestFit), Settings::default(), dump.clone()).expect("one");
+    assert_eq!(scheduler.dump(&cluster), dump);
 }

@@ -174,6 +174,11 @@ impl Kit {
         claims.iter().filter(|claim| self.machines.runs(**claim)).count()
     }
 
+    /// The nodes that are kept for groups.
+    pub(crate) fn kept_nodes(&self) -> Vec<NodeId> {
+        self.cluster.nodes().map(|(id, _)| id).filter(|id| self.cluster.is_held(*id)).collect()
+    }
+
     /// The name of the node that a claim is placed on.
     pub(crate) fn node_of(&self, claim: ClaimId) -> Option<&str> {
         let allocation = self.cluster.allocation(claim)?;

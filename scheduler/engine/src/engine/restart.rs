@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use aliquot_scheduler_core::{
     Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup,
-    DumpedGroupRef, DumpedPlace, DumpedSearch, Event, EventError, LastEviction, LimitRange, NamespaceSpec, NodeSpec,
-    Request, RestoreError, Scheduler,
+    DumpedGroupRef, DumpedPatience, DumpedPlace, DumpedSearch, Event, EventError, LastEviction, LimitRange,
+    NamespaceSpec, NodeSpec, Request, RestoreError, Scheduler,
 };
 
 use super::collected::Collected;
@@ -455,8 +455,11 @@ fn remember(dump: &mut Dump, memory: &Memory, numbers: &Numbers) {
     }
     dump.turnover = *turnover;
     let nodes = |names: &[NodeName]| names.iter().filter_map(|name| numbers.nodes.get(name).copied()).collect();
+    // How long nothing has left the kept nodes is counted anew.
+    let patience = DumpedPatience::default();
     let holds = holds.iter().filter_map(|(owner, since_ms, names)| {
-        Some(DumpedBlocked { group: numbers.of(owner)?, since_ms: (*since_ms).min(now_ms), nodes: nodes(names) })
+        let (group, since_ms, patience) = (numbers.of(owner)?, (*since_ms).min(now_ms), patience.clone());
+        Some(DumpedBlocked { group, since_ms, nodes: nodes(names), patience })
     });
     dump.blocked = holds.collect();
     for node in dump.blocked.iter().flat_map(|blocked| &blocked.nodes) {

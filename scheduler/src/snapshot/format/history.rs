@@ -86,6 +86,26 @@ pub(in crate::snapshot) struct BlockedEntry {
     pub(in crate::snapshot) since_ms: u64,
     #[serde(default, skip_serializing_if = "is_default")]
     pub(in crate::snapshot) nodes: Vec<String>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) patience: PatienceEntry,
+}
+
+/// What is known of the nodes that were kept for a group that waits.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct PatienceEntry {
+    /// How many claims were left on the kept nodes. Without it they are counted anew.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) claims: Option<usize>,
+    /// Since when none of them has left.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) since_ms: u64,
+    /// How often kept nodes were given up.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) times: u32,
+    /// The nodes that were given up.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) given_up: Vec<String>,
 }
 
 /// A search for room that was too long for one cycle.

@@ -1,6 +1,7 @@
 //! The nodes that are nearest to having room for a unit.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use crate::decisions::placement::{PeerRules, admits, fitting_devices, parts, room};
 use crate::decisions::unit::Unit;
@@ -150,21 +151,45 @@ fn room_when_empty(node: &Node, request: &Request) -> u32 {
 }
 
 /// The nodes that are nearest to having room for a unit's members: enough nodes for all of them after all other claims
-/// there have gone. Empty if that takes more than `most` nodes: fewer would not help the unit.
-pub(super) fn nearest(cluster: &Cluster, unit: &Unit, kind: &Kind, most: usize) -> Vec<NodeId> {
+/// there have gone. Empty if that takes more than `most` nodes: fewer would not help the unit. Nodes of `without` are
+/// left out.
+pub(super) fn nearest(
+    cluster: &Cluster,
+    unit: &Unit,
+    kind: &Kind,
+    most: usize,
+    without: &BTreeSet<NodeId>,
+) -> Vec<NodeId> {
     let Some(request) = most_demanding(cluster, unit) else { return Vec::new() };
     let areas = kind.together.areas(cluster).into_iter();
+    let areas = areas.map(|area| area.into_iter().filter(|node| !without.contains(node)).collect::<Vec<_>>());
     let choices = areas.filter_map(|area| Choice::of(cluster, request, members(unit), &area, most));
-    choices.min_by_key(|choice| choice.missing).map(|choice| choice.nodes).unwrap_or_default()
+    choices.min_by_key(|choice| choice.lacks).map(|choice| choice.nodes).unwrap_or_default()
 }
 
 /// How far nodes are from having room: missing parts of devices, missing CPU, missing memory, and, for counted
 /// resources, the missing part of the request in thousandths.
 type Missing = [u64; 4];
 
+/// What nodes lack, the more important part first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Lacks {
+    /// What would be missing if everything had gone that may be evicted. What may not be evicted often never ends.
+    lasting: Missing,
+    now: Missing,
+}
+
+impl Lacks {
+    fn add(&mut self, other: &Self) {
+        for (sum, other) in [(&mut self.lasting, other.lasting), (&mut self.now, other.now)] {
+            sum.iter_mut().zip(other).for_each(|(sum, missing)| *sum = sum.saturating_add(missing));
+        }
+    }
+}
+
 /// A set of nodes that might be kept.
 struct Choice {
-    missing: Missing,
+    lacks: Lacks,
     nodes: Vec<NodeId>,
 }
 
@@ -172,8 +197,30 @@ struct Choice {
 struct Candidate<'a> {
     id: NodeId,
     node: &'a Node,
+    /// The node with only those claims that may not be evicted.
+    lasting: Node,
     /// How many tasks have room there after all other claims there have gone.
     tasks: u32,
+}
+
+impl Candidate<'_> {
+    /// How far it is from having room for this many tasks.
+    fn lacks(&self, request: &Request, tasks: u32) -> Lacks {
+        Lacks { lasting: missing(&self.lasting, request, tasks), now: missing(self.node, request, tasks) }
+    }
+}
+
+/// A node with only those of its claims that may not be evicted.
+fn lasting(cluster: &Cluster, node: &Node) -> Node {
+    let mut left = node.clone();
+    for id in node.claims() {
+        let group = cluster.group_of(id).and_then(|group| cluster.group(group));
+        let Some((claim, at)) = cluster.claim(id).zip(cluster.allocation(id)) else { continue };
+        if group.is_some_and(|group| group.spec().preemptible) {
+            left.give_back(id, &claim.request, at);
+        }
+    }
+    left
 }
 
 impl Choice {
@@ -188,9 +235,10 @@ impl Choice {
         };
         let open = area.iter().filter(|id| !cluster.is_held(**id) && is_open(**id));
         let nodes = open.filter_map(|id| Some((*id, cluster.node(*id)?)));
-        let candidates = nodes.map(|(id, node)| Candidate { id, node, tasks: room_when_empty(node, request) });
-        let mut candidates: Vec<Candidate<'_>> = candidates.filter(|candidate| candidate.tasks > 0).collect();
-        candidates.sort_by_cached_key(|candidate| missing(candidate.node, request, 1));
+        let nodes = nodes.map(|(id, node)| (id, node, room_when_empty(node, request))).filter(|(.., tasks)| *tasks > 0);
+        let candidate = |(id, node, tasks)| Candidate { id, node, lasting: lasting(cluster, node), tasks };
+        let mut candidates: Vec<Candidate<'_>> = nodes.map(candidate).collect();
+        candidates.sort_by_cached_key(|candidate| candidate.lacks(request, 1));
         Self::first(&candidates, request, wanted, most).or_else(|| {
             candidates.sort_by_key(|candidate| Reverse(candidate.tasks));
             Self::first(&candidates, request, wanted, most)
@@ -200,12 +248,10 @@ impl Choice {
     /// The first of these nodes that together have room for this many tasks; `None` if that takes more than `most`
     /// nodes.
     fn first(candidates: &[Candidate<'_>], request: &Request, mut wanted: u32, most: usize) -> Option<Self> {
-        let mut choice = Self { missing: Missing::default(), nodes: Vec::new() };
+        let mut choice = Self { lacks: Lacks::default(), nodes: Vec::new() };
         for candidate in candidates.iter().take(most) {
             let tasks = candidate.tasks.min(wanted);
-            for (sum, missing) in choice.missing.iter_mut().zip(missing(candidate.node, request, tasks)) {
-                *sum = sum.saturating_add(missing);
-            }
+            choice.lacks.add(&candidate.lacks(request, tasks));
             choice.nodes.push(candidate.id);
             wanted -= tasks;
             if wanted == 0 {

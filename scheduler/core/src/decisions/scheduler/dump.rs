@@ -2,10 +2,11 @@
 
 use super::{Scheduler, Settings};
 use crate::decisions::actions::Unfinished;
+use crate::decisions::holds::Patience;
 use crate::decisions::placement::Policy;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::dump::Numbers;
-use crate::vocabulary::dump::{Dump, DumpEntry, DumpedBlocked, DumpedSearch, RestoreError};
+use crate::vocabulary::dump::{Dump, DumpEntry, DumpedBlocked, DumpedPatience, DumpedSearch, RestoreError};
 
 impl Scheduler {
     /// The state of a cluster, with what the scheduler remembers of it. What a policy remembers beyond the cluster's
@@ -25,8 +26,15 @@ impl Scheduler {
 
     fn dump_numbered(&self, cluster: &Cluster, numbers: &Numbers) -> Dump {
         let blocked = self.holds.blocked().filter_map(|(group, since_ms)| {
-            let nodes = self.holds.of(group).filter_map(|node| numbers.node(node));
-            Some(DumpedBlocked { group: numbers.group(cluster, group)?, since_ms, nodes: nodes.collect() })
+            let nodes = self.holds.of(group).filter_map(|node| numbers.node(node)).collect();
+            let patience = |Patience { claims, since_ms, times, given_up }: &Patience| DumpedPatience {
+                claims: *claims,
+                since_ms: *since_ms,
+                times: *times,
+                given_up: given_up.iter().filter_map(|node| numbers.node(*node)).collect(),
+            };
+            let patience = self.holds.patience(group).map(patience).unwrap_or_default();
+            Some(DumpedBlocked { group: numbers.group(cluster, group)?, since_ms, nodes, patience })
         });
         let searches = self.memory.iter().filter_map(|unfinished| {
             let Unfinished { action, group, at, times } = *unfinished;
@@ -56,11 +64,16 @@ impl Scheduler {
         let (blocked, searches) = (std::mem::take(&mut dump.blocked), std::mem::take(&mut dump.searches));
         let restored = Cluster::restore_numbered(dump)?;
         let mut scheduler = Self::new(policy, settings);
-        for (number, DumpedBlocked { group, since_ms, nodes }) in blocked.into_iter().enumerate() {
+        for (number, DumpedBlocked { group, since_ms, nodes: kept, patience }) in blocked.into_iter().enumerate() {
             let entry = DumpEntry::Blocked(number);
             let group = restored.group(entry, group)?;
-            let nodes: Result<Vec<_>, _> = nodes.into_iter().map(|node| restored.node(entry, node)).collect();
-            scheduler.holds.restore(group, since_ms, nodes?);
+            let nodes = |numbers: Vec<usize>| -> Result<Vec<_>, _> {
+                numbers.into_iter().map(|node| restored.node(entry, node)).collect()
+            };
+            let DumpedPatience { claims, since_ms: patient_since_ms, times, given_up } = patience;
+            let given_up = nodes(given_up)?.into_iter().collect();
+            let patience = Patience { claims, since_ms: patient_since_ms, times, given_up };
+            scheduler.holds.restore(group, since_ms, nodes(kept)?, patience);
         }
         for (number, DumpedSearch { action, group, node, times }) in searches.into_iter().enumerate() {
             let entry = DumpEntry::Search(number);

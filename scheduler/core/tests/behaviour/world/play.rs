@@ -379,9 +379,11 @@ impl World {
             self.kit.advance(pause_ms);
             let mut cycles = 0;
             loop {
+                let kept_before = self.kit.kept_nodes();
                 let plan = self.kit.try_cycle()?;
                 self.kit.let_go();
-                if plan.steps.is_empty() {
+                // A node that is kept no longer is given out by the next cycle.
+                if plan.steps.is_empty() && kept_before == self.kit.kept_nodes() {
                     break;
                 }
                 cycles += 1;
