@@ -22,8 +22,11 @@ use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 
 pub(crate) use nearest::Together;
-pub(crate) use patience::Patience;
 use nearest::{Kind, fits_when_empty, nearest, will_do};
+pub(crate) use patience::Patience;
+
+/// The most kinds of units of which it is known whether they would fit on an empty cluster.
+const KINDS_MAX: usize = 4096;
 
 /// The groups that wait for room, since when they wait, and the nodes that are kept for them.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +40,8 @@ pub(crate) struct Holds {
     fits_when_empty: BTreeMap<Kind, bool>,
     /// The value of [`Cluster::specs_changed`] at which they were asked about.
     specs_changed: u64,
-    /// Those of them for which there is nothing to keep as long as the other kept nodes stay the same.
+    /// Those of the units that were last asked about for which there is nothing to keep as long as the other kept nodes
+    /// stay the same.
     hopeless: BTreeSet<Kind>,
 }
 
@@ -137,21 +141,50 @@ impl Holds {
         self.by_group.get(&group).into_iter().flatten().copied()
     }
 
+    /// Whether a unit has waited long, but would not fit on an otherwise empty cluster.
+    pub(crate) fn waits_in_vain(&mut self, cluster: &Cluster, unit: &Unit, after_ms: Option<u64>) -> bool {
+        let (since_ms, now_ms) = (self.blocked_since_ms(unit.group), cluster.now_ms());
+        let waited_ms = since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
+        let is_due = after_ms.is_some_and(|after_ms| waited_ms >= after_ms);
+        is_due && !self.would_fit(cluster, unit, &Kind::of(cluster, unit))
+    }
+
+    /// Whether a unit would fit on an otherwise empty cluster.
+    fn would_fit(&mut self, cluster: &Cluster, unit: &Unit, kind: &Kind) -> bool {
+        if self.specs_changed != cluster.specs_changed() || self.fits_when_empty.len() > KINDS_MAX {
+            self.specs_changed = cluster.specs_changed();
+            self.fits_when_empty.clear();
+            self.hopeless.clear();
+        }
+        match self.fits_when_empty.get(kind) {
+            Some(fits) => *fits,
+            None => {
+                let fits = fits_when_empty(cluster, unit, kind);
+                self.fits_when_empty.insert(kind.clone(), fits);
+                fits
+            }
+        }
+    }
+
     /// Notes which of the first units of each queue found no room in this cycle. Keeps nodes for those that have waited
-    /// for `after_ms`, at most `nodes_max` nodes.
+    /// for `after_ms`, at most `nodes_max` nodes. If no other ones are kept, a unit may have up to a quarter of all
+    /// nodes kept: otherwise a small cluster would keep none for a gang. The waits of groups that are `still_waiting`
+    /// go on even if they are not among these units now.
     pub(crate) fn update(
         &mut self,
         cluster: &mut Cluster,
         shares: &Shares,
         blocked: &[Unit],
+        still_waiting: &BTreeSet<GroupId>,
         after_ms: Option<u64>,
         nodes_max: usize,
     ) {
         let now_ms = cluster.now_ms();
-        let since = std::mem::take(&mut self.blocked_since_ms);
-        for unit in blocked {
-            self.blocked_since_ms.insert(unit.group, since.get(&unit.group).copied().unwrap_or(now_ms));
-        }
+        let before = std::mem::take(&mut self.blocked_since_ms);
+        let now_first: BTreeSet<GroupId> = blocked.iter().map(|unit| unit.group).collect();
+        let goes_on = |group: &GroupId| now_first.contains(group) || still_waiting.contains(group);
+        self.blocked_since_ms = before.into_iter().filter(|(group, _)| goes_on(group)).collect();
+        blocked.iter().for_each(|unit| _ = self.blocked_since_ms.entry(unit.group).or_insert(now_ms));
         let mut sets = EntitledSets::default();
         let mut is_entitled =
             |cluster: &Cluster, unit: &Unit| sets.would_be_entitled(cluster, shares, unit, &unit.least_charge(cluster));
@@ -184,16 +217,19 @@ impl Holds {
         due.sort_by_key(|(since_ms, unit)| (*since_ms, unit.rank));
         let queue_of = |group: &GroupId| cluster.group(*group).map(Group::queue);
         let mut served: BTreeSet<QueueId> = self.by_group.keys().filter_map(queue_of).collect();
-        let (known, hopeless) = (std::mem::take(&mut self.fits_when_empty), std::mem::take(&mut self.hopeless));
-        let is_same = self.specs_changed == cluster.specs_changed();
-        let (known, hopeless) = if is_same { (known, hopeless) } else { Default::default() };
-        self.specs_changed = cluster.specs_changed();
+        if self.specs_changed != cluster.specs_changed() {
+            self.hopeless.clear();
+        }
+        let hopeless = std::mem::take(&mut self.hopeless);
         for (_, unit) in due {
             // At most one unit of a queue at a time: the first for which keeping nodes helps.
             if served.contains(&unit.queue) {
                 continue;
             }
-            let left = nodes_max.saturating_sub(self.nodes.len());
+            let left = match self.nodes.is_empty() {
+                true => nodes_max.max(cluster.nodes().count() / 4),
+                false => nodes_max.saturating_sub(self.nodes.len()),
+            };
             if left == 0 {
                 break;
             }
@@ -201,10 +237,8 @@ impl Holds {
                 continue;
             }
             let kind = Kind::of(cluster, unit);
-            let fits = || known.get(&kind).copied().unwrap_or_else(|| fits_when_empty(cluster, unit, &kind));
-            let fits = *self.fits_when_empty.entry(kind.clone()).or_insert_with(fits);
             // A unit that would not fit on an otherwise empty cluster gains nothing by waiting for that.
-            if !fits || self.hopeless.contains(&kind) {
+            if !self.would_fit(cluster, unit, &kind) || self.hopeless.contains(&kind) {
                 continue;
             }
             // Nodes that are kept meanwhile cannot make one of these units hopeful.

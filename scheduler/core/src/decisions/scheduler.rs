@@ -3,7 +3,7 @@
 mod chosen;
 mod dump;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::decisions::actions::{Context, SearchMemory, Waiting, actions, evict_stale, pass, relieve};
@@ -22,13 +22,14 @@ use crate::state::group::Group;
 use crate::state::queue::{Single, Turn};
 use crate::state::resources::Charge;
 use crate::state::statement::Statement;
+use crate::vocabulary::beside::Beside;
 use crate::vocabulary::claim::{Action, ClaimId};
 use crate::vocabulary::pod_group::GroupId;
-use crate::vocabulary::queue_spec::QueueId;
+use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
 use crate::vocabulary::step::Step;
 
-/// How many of the first units of a queue may have nodes kept for them, one at a time. More than one, as the very first
-/// may fit nowhere.
+/// How many sorts of the first units of a queue may have nodes kept for them, one unit at a time. More than one, as the
+/// very first may fit nowhere. Of single claims that are alike, as many are candidates.
 const HOLD_CANDIDATES: usize = 8;
 
 /// Decides which claims are placed on which nodes.
@@ -156,20 +157,16 @@ impl Scheduler {
 
     /// Keeps nodes for units that have long been among the first of their queue and find no room.
     fn hold(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &Plan) {
-        // Counts by the number of the queue's slot.
-        let mut seen: Vec<usize> = Vec::new();
+        let mut seen: Beside<SeenSorts, QueueSpec> = Beside::default();
         let mut blocked = Vec::new();
         for pending in &plan.pending {
             let Obstacle::Unplaceable(unplaceable) = pending.obstacle else { continue };
             if matches!(unplaceable, Unplaceable::Limit(_)) {
                 continue;
             }
-            let slot = pending.queue.index();
-            if seen.len() <= slot {
-                seen.resize(slot + 1, 0);
-            }
-            let seen = &mut seen[slot];
-            if *seen == HOLD_CANDIDATES {
+            let seen = seen.of(pending.queue);
+            let is_holder = self.holds.of(pending.group).next().is_some();
+            if !is_holder && !seen.has_room_for(pending) {
                 continue;
             }
             let Ok(Some(unit)) = Unit::next(cluster, pending.group) else { continue };
@@ -177,12 +174,20 @@ impl Scheduler {
             if matches!(unplaceable, Unplaceable::Topology { .. }) && !must_be_together() {
                 continue;
             }
-            *seen += 1;
-            blocked.push(unit);
+            // What fits nowhere may not keep out those behind it.
+            if !self.holds.waits_in_vain(cluster, &unit, self.settings.hold_after_ms) {
+                seen.note(pending);
+                blocked.push(unit);
+            }
         }
         let nodes = cluster.nodes().count() as u64 * u64::from(self.settings.held_nodes_per_mille) / 1000;
         let nodes_max = usize::try_from(nodes).unwrap_or(usize::MAX).max(1);
-        self.holds.update(cluster, shares, &blocked, self.settings.hold_after_ms, nodes_max);
+        // A group may be among the first again when others before it are gone.
+        let placed: BTreeSet<GroupId> =
+            plan.steps.iter().filter_map(|planned| cluster.group_of(planned.step.claim())).collect();
+        let waits = |group: &GroupId| cluster.group(*group).is_some_and(Group::has_waiting) && !placed.contains(group);
+        let waiting: BTreeSet<GroupId> = self.holds.blocked().map(|(group, _)| group).filter(waits).collect();
+        self.holds.update(cluster, shares, &blocked, &waiting, self.settings.hold_after_ms, nodes_max);
     }
 
     /// Places a unit in a statement of its own, and makes the statement final.
@@ -197,6 +202,31 @@ impl Scheduler {
         place_unit(&mut statement, &mut self.engine, unit, room)?;
         let cause = cause(statement.cluster(), action, unit.group);
         Ok(statement.keep(&cause))
+    }
+}
+
+/// The sorts of pending units of a queue that are candidates for kept nodes.
+#[derive(Clone, Debug, Default)]
+struct SeenSorts {
+    /// The number of units that are like no other.
+    alone: usize,
+    /// For single claims that are alike: how many of them.
+    alike: BTreeMap<usize, usize>,
+}
+
+impl SeenSorts {
+    fn has_room_for(&self, pending: &Pending) -> bool {
+        match pending.alike.and_then(|alike| self.alike.get(&alike)) {
+            Some(seen) => *seen < HOLD_CANDIDATES,
+            None => self.alone + self.alike.len() < HOLD_CANDIDATES,
+        }
+    }
+
+    fn note(&mut self, pending: &Pending) {
+        match pending.alike {
+            Some(alike) => *self.alike.entry(alike).or_default() += 1,
+            None => self.alone += 1,
+        }
     }
 }
 

@@ -19,8 +19,8 @@ pub struct Settings {
     /// How long one of the first units of a queue waits for room before nodes are kept for it, in milliseconds; `None`:
     /// no nodes are ever kept.
     pub hold_after_ms: Option<u64>,
-    /// The most nodes that are kept, in thousandths of all nodes, but at least one. For a unit that needs more, none
-    /// are kept.
+    /// The most nodes that are kept, in thousandths of all nodes, but at least one. A unit that is the only one with
+    /// kept nodes may have up to a quarter of all nodes. For a unit that needs more, none are kept.
     pub held_nodes_per_mille: u32,
     /// Whether the policy is told what claims have lately asked for, as the expected work. If not, it continues with
     /// the expectation that it was made with.

@@ -387,3 +387,42 @@ fn how_long_nothing_has_left_a_kept_node_outlives_a_restart() {
     let (scheduler, cluster) = Scheduler::restore(Box::new(BestFit), Settings::default(), dump.clone()).expect("one");
     assert_eq!(scheduler.dump(&cluster), dump);
 }
+
+#[test]
+fn claims_that_fit_nowhere_do_not_hide_those_behind_them() {
+    for is_one_sort in [true, false] {
+        let mut world = keeping(&[2, 2], &[1, 1], 1000);
+        for number in 0..20 {
+            let mut claim = wants("q", INFERENCE, if is_one_sort { 1 } else { number + 1 });
+            claim.request.constraints.models.insert("of the future".into());
+            world.claim(claim);
+        }
+        world.add("q", TRAIN, 2);
+        let kept: Vec<usize> = (0..3).flat_map(|_| world.kept(2)).collect();
+        assert!(kept.contains(&0), "{kept:?}");
+    }
+}
+
+#[test]
+fn a_wait_goes_on_while_others_come_first_and_go() {
+    let mut world = World::new(&[2]);
+    world.queue("q", 2);
+    let stays = world.claim(build("default", 1));
+    world.run_on(stays, 0, 0);
+    world.add("q", TRAIN, 2);
+    world.cycle();
+    world.wait(200_000);
+    let burst: Vec<ClaimId> = (3..20).map(|devices| world.add("q", INFERENCE, devices)).collect();
+    world.cycle();
+    burst.into_iter().for_each(|claim| _ = world.apply(Event::ClaimRemoved(claim)));
+    world.wait(100_000);
+    world.cycle();
+    assert!(world.cluster.is_held(world.id(0)));
+}
+
+#[test]
+fn up_to_a_quarter_of_a_small_cluster_is_kept_for_a_gang() {
+    let mut world = keeping(&[2; 8], &[1; 8], 50);
+    world.gang(group("g", "q", TRAIN, 2), 2, 2);
+    assert_eq!(world.kept(8), [0, 1]);
+}

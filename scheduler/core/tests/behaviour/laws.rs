@@ -332,7 +332,7 @@ fn places_are_allowed(after: &Cluster, plan: &Plan) -> Verdict {
 fn holds_are_bounded(after: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
     let nodes = after.nodes().count();
     let held = after.nodes().filter(|(id, _)| after.is_held(*id)).count();
-    let most = (nodes as u64 * u64::from(settings.held_nodes_per_mille) / 1000).max(1);
+    let most = (nodes as u64 * u64::from(settings.held_nodes_per_mille) / 1000).max(nodes as u64 / 4).max(1);
     require(held as u64 <= most, || format!("{held} of {nodes} nodes are held"))?;
     require(held == 0 || !plan.pending.is_empty(), || "a node is held, but no group is pending".into())
 }
