@@ -7,7 +7,9 @@
 //! [`Settings::hold_after_ms`](crate::Settings::hold_after_ms). It is given the nodes that are nearest to having room.
 //! Nothing else is placed there until the unit is placed, or until nothing has left them for as long as that.
 
+mod kind;
 mod nearest;
+mod packing;
 mod patience;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +23,8 @@ use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 
-pub(crate) use nearest::Together;
-use nearest::{Kind, fits_when_empty, nearest, will_do};
+use kind::Kind;
+use nearest::{fits_when_empty, nearest, will_do};
 pub(crate) use patience::Patience;
 
 /// The most kinds of units of which it is known whether they would fit on an empty cluster.
@@ -139,6 +141,12 @@ impl Holds {
     /// The nodes that are kept for a group.
     pub(crate) fn of(&self, group: GroupId) -> impl Iterator<Item = NodeId> + '_ {
         self.by_group.get(&group).into_iter().flatten().copied()
+    }
+
+    /// Whether rules about places keep a unit's members together, so that emptier nodes could help it even if there is
+    /// room for each of them somewhere.
+    pub(crate) fn is_bound(cluster: &Cluster, unit: &Unit) -> bool {
+        Kind::of(cluster, unit).is_bound()
     }
 
     /// Whether a unit has waited long, but would not fit on an otherwise empty cluster.

@@ -29,6 +29,7 @@ pub use crate::state::mix_counter::MixCounter;
 pub use crate::vocabulary::dump::DumpedMixCounter;
 pub use crate::vocabulary::mix::Mix;
 pub use candidates::Roomy;
+pub(crate) use devices::tightest;
 pub use engine::{Engine, Placement};
 pub use filter::fits;
 pub(crate) use filter::has_room;

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use crate::decisions::actions::{Context, SearchMemory, Waiting, actions, evict_stale, pass, relieve};
 use crate::decisions::entitled::{Entitled, PlacedUnit, Standing};
 use crate::decisions::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit, without_room};
-use crate::decisions::holds::{Holds, Together};
+use crate::decisions::holds::Holds;
 use crate::decisions::placement::{Engine, Policy};
 use crate::decisions::plan::{Obstacle, Pending, Plan, PlannedStep, cause};
 use crate::decisions::settings::Settings;
@@ -170,8 +170,7 @@ impl Scheduler {
                 continue;
             }
             let Ok(Some(unit)) = Unit::next(cluster, pending.group) else { continue };
-            let must_be_together = || Together::of(cluster, &unit).is_some_and(|together| together.is_required());
-            if matches!(unplaceable, Unplaceable::Topology { .. }) && !must_be_together() {
+            if matches!(unplaceable, Unplaceable::Topology { .. }) && !Holds::is_bound(cluster, &unit) {
                 continue;
             }
             // What fits nowhere may not keep out those behind it.

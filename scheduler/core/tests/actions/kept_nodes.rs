@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allowance, Claim, ClaimId, Event, GroupPlacement, Health, NodeSpec, PlacementStrategy, PodGroup, QueueSpec,
-    Resource, Scheduler, Settings,
+    Allowance, Claim, ClaimId, Event, GroupPlacement, Health, MilliCpu, NodeSpec, PlacementStrategy, PodGroup,
+    QueueSpec, Resource, Scheduler, Settings, SubGroup,
 };
 use aliquot_scheduler_kit::{Build, node};
 
@@ -425,4 +425,51 @@ fn up_to_a_quarter_of_a_small_cluster_is_kept_for_a_gang() {
     let mut world = keeping(&[2; 8], &[1; 8], 50);
     world.gang(group("g", "q", TRAIN, 2), 2, 2);
     assert_eq!(world.kept(8), [0, 1]);
+}
+
+/// A gang of one member for each of these numbers of devices, or of CPU only if that is 0.
+fn mixed_gang(world: &mut World, devices: &[u16]) {
+    world.apply(Event::PodGroupAdded(group("g", "q", TRAIN, u32::try_from(devices.len()).expect("few"))));
+    for devices in devices {
+        let mut member = Claim { pod_group: Some("g".into()), ..wants("", 0, *devices) };
+        member.request.cpu = MilliCpu::new(1000);
+        world.claim(member);
+    }
+}
+
+#[test]
+fn nodes_are_kept_for_gangs_of_unlike_members() {
+    for (devices, kept) in
+        [(vec![4, 1, 1, 1, 1], vec![0]), (vec![0, 8], vec![0]), (vec![4, 4, 1], vec![0, 1]), (vec![8, 8, 1], vec![])]
+    {
+        let mut world = World::with(
+            &[8, 8],
+            Settings { hold_after_ms: Some(1), held_nodes_per_mille: 1000, ..Settings::default() },
+        );
+        world.queue("q", 16);
+        world.queue("others", 0);
+        for (node, taken) in [(0, 5), (1, 6)] {
+            let stays = world.claim(build("others", taken));
+            world.run_on(stays, node, 0);
+        }
+        mixed_gang(&mut world, &devices);
+        assert_eq!(world.kept(2), kept, "{devices:?}");
+    }
+}
+
+#[test]
+fn for_a_gang_whose_sub_groups_have_racks_of_their_own_nodes_are_kept_there() {
+    let mut world = keeping(&[4; 4], &[3, 3, 4, 4], 1000);
+    for (node, rack) in ["a", "b", "a", "b"].into_iter().enumerate() {
+        let event = labelled(&world, node, &[("rack", rack)]);
+        world.apply(event);
+    }
+    world.apply(Event::TopologyChanged(vec!["rack".into()]));
+    let sub_group = |name: &str| SubGroup { name: name.into(), min_members: 2, required_level: Some("rack".into()) };
+    let sub_groups = vec![sub_group("first"), sub_group("second")];
+    world.apply(Event::PodGroupAdded(PodGroup { sub_groups, ..group("g", "q", TRAIN, 3) }));
+    for name in ["first", "first", "second", "second"] {
+        world.claim(Claim { pod_group: Some("g".into()), sub_group: Some(name.into()), ..wants("", 0, 2) });
+    }
+    assert_eq!(world.kept(4), [0, 1], "of each sub-group both members fit onto one node");
 }

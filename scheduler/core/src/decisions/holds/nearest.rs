@@ -3,151 +3,34 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::decisions::placement::{PeerRules, admits, fitting_devices, parts, room};
+use crate::decisions::placement::{PeerRules, fitting_devices, parts};
 use crate::decisions::unit::Unit;
-use crate::state::class::ClassId;
+use crate::state::class::Class;
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
-use crate::vocabulary::claim::{ClaimId, NodeId};
-use crate::vocabulary::pod_group::PlacementStrategy;
+use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;
 
-/// What a unit asks for: its classes, its number of members, and what the members must have in common.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Kind {
-    classes: Vec<ClassId>,
-    members: usize,
-    together: Together,
-}
-
-impl Kind {
-    /// The kind of a unit. Many units have the same kind.
-    pub(super) fn of(cluster: &Cluster, unit: &Unit) -> Self {
-        let mut classes: Vec<ClassId> = unit.claims.iter().filter_map(|claim| cluster.class_of(*claim)).collect();
-        classes.dedup();
-        Self { classes, members: unit.claims.len(), together: Together::of(cluster, unit).unwrap_or_default() }
-    }
-
-    /// Whether the places of other tasks decide which nodes are nearest.
-    pub(super) fn has_peers(&self, cluster: &Cluster) -> bool {
-        let mut classes = self.classes.iter().filter_map(|class| cluster.class(*class));
-        classes.any(|class| class.request().peers.is_some())
-    }
-}
-
-/// What all members of a group must have in common.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct Together {
-    /// The topology level in one domain of which they must all be.
-    level: Option<String>,
-    one_node: bool,
-    /// The node of a member that is placed already, if they must be together with it.
-    with: Option<NodeId>,
-}
-
-impl Together {
-    /// For a unit's group; `None` if members of the unit are in sub-groups that have domains of their own.
-    pub(crate) fn of(cluster: &Cluster, unit: &Unit) -> Option<Self> {
-        let group = cluster.group(unit.group)?;
-        let spec = group.spec();
-        let has_own_level = |claim: &ClaimId| {
-            let name = cluster.claim(*claim).and_then(|claim| claim.sub_group.as_deref());
-            let sub_group = spec.sub_groups.iter().find(|sub_group| Some(sub_group.name.as_str()) == name);
-            sub_group.is_some_and(|sub_group| sub_group.required_level.is_some())
-        };
-        if unit.claims.iter().any(has_own_level) {
-            return None;
-        }
-        let level = spec.spread.required_level.clone();
-        let one_node = spec.spread.strategy == PlacementStrategy::SingleNode;
-        let mut placed = group.members().filter_map(|member| cluster.allocation(member));
-        let with = if level.is_some() || one_node { placed.next().map(|allocation| allocation.node) } else { None };
-        Some(Self { level, one_node, with })
-    }
-
-    /// Whether the members must have anything in common.
-    pub(crate) fn is_required(&self) -> bool {
-        self.level.is_some() || self.one_node
-    }
-
-    /// The sets of nodes of which one must take all members.
-    fn areas(&self, cluster: &Cluster) -> Vec<Vec<NodeId>> {
-        let areas: Vec<Vec<NodeId>> = match &self.level {
-            None => vec![cluster.nodes().map(|(id, _)| id).collect()],
-            Some(label) => {
-                let topology = cluster.topology();
-                let Some(level) = topology.level(label) else { return Vec::new() };
-                let is_open = |id| self.with.is_none_or(|node| topology.domain_of(node, level) == Some(id));
-                let domains = topology.domains(level, None).filter(|id| is_open(*id));
-                domains.filter_map(|id| topology.domain(id)).map(|domain| domain.nodes().collect()).collect()
-            }
-        };
-        if !self.one_node {
-            return areas;
-        }
-        let is_open = |node: &NodeId| self.with.is_none_or(|with| with == *node);
-        areas.into_iter().flatten().filter(is_open).map(|node| vec![node]).collect()
-    }
-
-    /// Whether all of these nodes are in one of those sets.
-    fn allows(&self, cluster: &Cluster, nodes: &[NodeId]) -> bool {
-        let nodes = || nodes.iter().chain(&self.with).copied();
-        let in_one_domain = self.level.as_ref().is_none_or(|label| {
-            let topology = cluster.topology();
-            let level = topology.level(label);
-            level.is_some_and(|level| is_same(nodes().map(|node| topology.domain_of(node, level))))
-        });
-        in_one_domain && (!self.one_node || is_same(nodes().map(Some)))
-    }
-}
-
-fn is_same<T: PartialEq>(mut all: impl Iterator<Item = Option<T>>) -> bool {
-    let Some(Some(first)) = all.next() else { return false };
-    all.all(|other| other.as_ref() == Some(&first))
-}
-
-/// The member of a unit that needs most. It stands for all members.
-fn most_demanding<'a>(cluster: &'a Cluster, unit: &Unit) -> Option<&'a Request> {
-    let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &*claim.request);
-    requests.max_by_key(|request| (request.total_core(), request.cpu))
-}
-
-fn members(unit: &Unit) -> u32 {
-    u32::try_from(unit.claims.len()).unwrap_or(u32::MAX)
-}
+use super::kind::{Kind, Part};
+use super::packing::{Packing, is_room_for};
 
 /// Whether all of a unit's members would fit if no other claim were placed and no node kept.
 pub(super) fn fits_when_empty(cluster: &Cluster, unit: &Unit, kind: &Kind) -> bool {
-    let areas = kind.together.areas(cluster);
-    areas.iter().any(|area| is_room_for(cluster, unit, area))
+    let Some(member) = unit.claims.first() else { return false };
+    kind.together.areas(cluster).iter().any(|area| is_room_for(cluster, kind, *member, area))
 }
 
 /// Whether nodes can still take a unit after all other claims there have gone.
 pub(super) fn will_do(cluster: &Cluster, unit: &Unit, nodes: &[NodeId]) -> bool {
-    let together = Together::of(cluster, unit).unwrap_or_default();
-    let is_open = most_demanding(cluster, unit).is_some_and(|request| are_open(cluster, request, nodes));
-    together.allows(cluster, nodes) && is_room_for(cluster, unit, nodes) && is_open
+    let (kind, Some(member)) = (Kind::of(cluster, unit), unit.claims.first()) else { return false };
+    let are_open = || kind.requests(cluster).all(|request| are_open(cluster, request, nodes));
+    kind.together.allows(cluster, nodes) && is_room_for(cluster, &kind, *member, nodes) && are_open()
 }
 
 /// Whether rules about peers leave all of these nodes open to tasks with a request.
 fn are_open(cluster: &Cluster, request: &Request, nodes: &[NodeId]) -> bool {
     let Some(rules) = PeerRules::of(cluster, request) else { return true };
     nodes.iter().filter_map(|node| cluster.node(*node)).all(|node| rules.lasting_misfit(node.spec()).is_none())
-}
-
-/// Whether nodes have room for all members of a unit after all other claims there have gone.
-fn is_room_for(cluster: &Cluster, unit: &Unit, nodes: &[NodeId]) -> bool {
-    let Some(request) = most_demanding(cluster, unit) else { return false };
-    let mut wanted = members(unit);
-    nodes.iter().filter_map(|node| cluster.node(*node)).any(|node| {
-        wanted = wanted.saturating_sub(room_when_empty(node, request));
-        wanted == 0
-    })
-}
-
-/// How many tasks with a request have room on a node after all other claims there have gone.
-fn room_when_empty(node: &Node, request: &Request) -> u32 {
-    if admits(node.spec(), request).is_ok() { room(&node.emptied(), request) } else { 0 }
 }
 
 /// The nodes that are nearest to having room for a unit's members: enough nodes for all of them after all other claims
@@ -160,10 +43,22 @@ pub(super) fn nearest(
     most: usize,
     without: &BTreeSet<NodeId>,
 ) -> Vec<NodeId> {
-    let Some(request) = most_demanding(cluster, unit) else { return Vec::new() };
-    let areas = kind.together.areas(cluster).into_iter();
-    let areas = areas.map(|area| area.into_iter().filter(|node| !without.contains(node)).collect::<Vec<_>>());
-    let choices = areas.filter_map(|area| Choice::of(cluster, request, members(unit), &area, most));
+    let Some(member) = unit.claims.first() else { return Vec::new() };
+    // Nodes that are kept for others, or that rules about peers close, are left out.
+    let rules: Vec<PeerRules<'_>> =
+        kind.requests(cluster).filter_map(|request| PeerRules::of(cluster, request)).collect();
+    let is_closed = |node: &Node| rules.iter().any(|rules| rules.lasting_misfit(node.spec()).is_some());
+    let is_open = |id: &NodeId| {
+        !without.contains(id) && !cluster.is_held(*id) && cluster.node(*id).is_some_and(|node| !is_closed(node))
+    };
+    let choices = kind.together.areas(cluster).into_iter().filter_map(|mut area| {
+        area.retain(is_open);
+        let none = Choice { lacks: Lacks::default(), nodes: Vec::new(), packing: Packing::new(cluster, kind, *member) };
+        kind.parts.iter().try_fold(none, |choice, part| {
+            let areas = part.areas(cluster, &area).into_iter();
+            areas.filter_map(|area| choice.with(cluster, part, &area, most)).min_by_key(|choice| choice.lacks)
+        })
+    });
     choices.min_by_key(|choice| choice.lacks).map(|choice| choice.nodes).unwrap_or_default()
 }
 
@@ -188,9 +83,11 @@ impl Lacks {
 }
 
 /// A set of nodes that might be kept.
-struct Choice {
+struct Choice<'a> {
     lacks: Lacks,
     nodes: Vec<NodeId>,
+    /// The members in their places, after all other claims there have gone.
+    packing: Packing<'a>,
 }
 
 /// One node that might be kept.
@@ -199,8 +96,8 @@ struct Candidate<'a> {
     node: &'a Node,
     /// The node with only those claims that may not be evicted.
     lasting: Node,
-    /// How many tasks have room there after all other claims there have gone.
-    tasks: u32,
+    /// How many members have room there after all other claims there have gone.
+    members: u32,
 }
 
 impl Candidate<'_> {
@@ -223,39 +120,44 @@ fn lasting(cluster: &Cluster, node: &Node) -> Node {
     left
 }
 
-impl Choice {
-    /// The nodes of an area that are nearest to having room for this many tasks. If those are too many nodes, the
-    /// largest ones.
-    fn of(cluster: &Cluster, request: &Request, wanted: u32, area: &[NodeId], most: usize) -> Option<Self> {
-        // Nodes that are kept for others, or that rules about peers close, are left out.
-        let rules = PeerRules::of(cluster, request);
-        let is_open = |id: NodeId| match (&rules, cluster.node(id)) {
-            (Some(rules), Some(node)) => rules.lasting_misfit(node.spec()).is_none(),
-            _ => true,
-        };
-        let open = area.iter().filter(|id| !cluster.is_held(**id) && is_open(**id));
-        let nodes = open.filter_map(|id| Some((*id, cluster.node(*id)?)));
-        let nodes = nodes.map(|(id, node)| (id, node, room_when_empty(node, request))).filter(|(.., tasks)| *tasks > 0);
-        let candidate = |(id, node, tasks)| Candidate { id, node, lasting: lasting(cluster, node), tasks };
-        let mut candidates: Vec<Candidate<'_>> = nodes.map(candidate).collect();
-        candidates.sort_by_cached_key(|candidate| candidate.lacks(request, 1));
-        Self::first(&candidates, request, wanted, most).or_else(|| {
-            candidates.sort_by_key(|candidate| Reverse(candidate.tasks));
-            Self::first(&candidates, request, wanted, most)
+impl Choice<'_> {
+    /// The choice with those nodes of an area in addition that are nearest to having room for the members of a part. If
+    /// those are too many nodes, the largest ones.
+    fn with(&self, cluster: &Cluster, part: &Part, area: &[NodeId], most: usize) -> Option<Self> {
+        let demanding = part.wanted.first().and_then(|(class, _)| cluster.class(*class)).map(Class::request)?;
+        let candidates = area.iter().filter_map(|id| {
+            let filled = self.packing.clone().fill(*id, &mut part.wanted.clone());
+            let members = filled.into_iter().map(|(_, members)| members).sum();
+            let node = cluster.node(*id).filter(|_| members > 0)?;
+            Some(Candidate { id: *id, node, lasting: lasting(cluster, node), members })
+        });
+        let mut candidates: Vec<Candidate<'_>> = candidates.collect();
+        candidates.sort_by_cached_key(|candidate| candidate.lacks(demanding, 1));
+        self.with_first(cluster, &candidates, part, most).or_else(|| {
+            candidates.sort_by_key(|candidate| Reverse(candidate.members));
+            self.with_first(cluster, &candidates, part, most)
         })
     }
 
-    /// The first of these nodes that together have room for this many tasks; `None` if that takes more than `most`
-    /// nodes.
-    fn first(candidates: &[Candidate<'_>], request: &Request, mut wanted: u32, most: usize) -> Option<Self> {
-        let mut choice = Self { lacks: Lacks::default(), nodes: Vec::new() };
-        for candidate in candidates.iter().take(most) {
-            let tasks = candidate.tasks.min(wanted);
-            choice.lacks.add(&candidate.lacks(request, tasks));
-            choice.nodes.push(candidate.id);
-            wanted -= tasks;
-            if wanted == 0 {
-                return Some(choice);
+    /// The choice with the first of these nodes that together have room for a part; `None` if that takes more than
+    /// `most` nodes in all.
+    fn with_first(&self, cluster: &Cluster, candidates: &[Candidate<'_>], part: &Part, most: usize) -> Option<Self> {
+        let Self { mut lacks, mut nodes, mut packing } =
+            Self { lacks: self.lacks, nodes: self.nodes.clone(), packing: self.packing.clone() };
+        let mut wanted = part.wanted.clone();
+        for candidate in candidates {
+            let is_new = !packing.uses(candidate.id);
+            if is_new && nodes.len() >= most {
+                continue;
+            }
+            let filled = packing.fill(candidate.id, &mut wanted);
+            nodes.extend((is_new && !filled.is_empty()).then_some(candidate.id));
+            for (class, members) in filled {
+                let request = cluster.class(class).map(Class::request)?;
+                lacks.add(&candidate.lacks(request, members));
+            }
+            if wanted.is_empty() {
+                return Some(Self { lacks, nodes, packing });
             }
         }
         None

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::decisions::placement::filter::{first_fitting, has_room};
 use crate::decisions::placement::fitting::fitting_devices;
 use crate::decisions::placement::misses::Misses;
 use crate::decisions::placement::policy::Choice;
 use crate::decisions::placement::room::{parts, rounds};
 use crate::decisions::placement::several;
 use crate::state::node::Node;
-use crate::vocabulary::claim::DeviceAllocation;
+use crate::vocabulary::claim::{Allocation, DeviceAllocation, NodeId};
 use crate::vocabulary::known_node::KnownDevice;
 use crate::vocabulary::request::{Alignment, Request};
 
@@ -48,6 +49,13 @@ pub(crate) fn chosen(node: &Node, request: &Request, choice: Choice) -> Option<V
         parts.push(part(device)?);
     }
     Some(parts)
+}
+
+/// The place of a task on a node where it leaves least on the devices that it takes; `None`: it does not fit.
+pub(crate) fn tightest(id: NodeId, node: &Node, request: &Request) -> Option<Allocation> {
+    let choice = first_fitting(node, request).filter(|choice| has_room(node, &choice.request))?;
+    let devices = chosen(node, &choice.request, Choice::Tightest)?;
+    Some(Allocation { node: id, devices, alternative: choice.number })
 }
 
 /// The preferences that the devices for a policy's choice miss; `None` if the node does not have the devices.
