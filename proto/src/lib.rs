@@ -78,8 +78,8 @@ pub mod stream {
         /// The most data in bytes that may wait in a stream while its receiver does not read.
         pub const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 
-        /// The same for all streams of a connection. It is more than all of them can fill together, so that a stream
-        /// that is not read does not block the others.
+        /// The same for all streams of a connection. Servers allow no more streams than fit in it, so that a stream that is
+        /// not read does not block the others.
         pub const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
     }
 }

@@ -10,11 +10,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use aliquot_proto::agent::v1 as wire_types;
-use aliquot_scheduler_core::{DEFAULT_QUEUE, QueueSpec};
+use aliquot_scheduler_core::{DEFAULT_QUEUE, EventError, QueueSpec};
 use aliquot_scheduler_engine::{Acknowledge, Message, NodeName, Observation, Report, Shown};
 use aliquot_scheduler_store::{Change, Database, StoreError};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, oneshot};
+use tracing::warn;
 
 use crate::backend::start_message;
 use crate::clock::Clock;
@@ -77,6 +78,8 @@ pub(crate) enum Inbox {
     /// The engine has accepted the queue, which must be saved.
     QueueSet(QueueSpec, Reply<()>),
     QueueRemoved(String, Reply<()>),
+    /// A user waits until the engine has been told all that came before.
+    Settle(Reply<()>),
     /// The engine issues a start.
     Start(StartOrder),
     /// A start that cannot be sent to its node, with the reason.
@@ -165,10 +168,11 @@ impl Controller {
             self.tell(observation);
         }
         let own = self.own.clone();
-        let acknowledge: Acknowledge = Box::new(move |done| {
-            if let Err(error) = done {
-                _ = own.send(Inbox::NotRestored(error.to_string()));
-            }
+        let acknowledge: Acknowledge = Box::new(move |done| match done {
+            Ok(()) => {}
+            Err(error @ EventError::NotRestored(_)) => _ = own.send(Inbox::NotRestored(error.to_string())),
+            // The rest of what was told is in the books.
+            Err(error) => warn!(%error, "the books do not take all that is saved"),
         });
         _ = self.engine.send(Message { observation: Observation::Synced, acknowledge: Some(acknowledge) });
         self.note_left(leaving);
@@ -258,6 +262,7 @@ impl Controller {
                 self.seen.queues.write().remove(&name);
                 batch.replies.push(Box::new(move || _ = reply.send(Ok(()))));
             }
+            Inbox::Settle(reply) => batch.replies.push(Box::new(move || _ = reply.send(Ok(())))),
             Inbox::Start(order) => {
                 let version = self.shown.get().map_or(0, |view| view.version());
                 self.there.insert(order.claim, version);

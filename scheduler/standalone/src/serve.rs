@@ -53,7 +53,9 @@ const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The most calls on one connection at a time. The connection of a standby scheduler carries the calls of all its
 /// users.
-const CALLS_MAX: u32 = 4096;
+const CALLS_MAX: u32 = 2048;
+// A stream that is not read must not block the others.
+const _: () = assert!(CALLS_MAX as u64 * STREAM_WINDOW_BYTES as u64 <= CONNECTION_WINDOW_BYTES as u64);
 
 /// Why a scheduler does not start, or has ended.
 #[derive(Debug, thiserror::Error)]
@@ -304,6 +306,7 @@ impl Server {
             clock: Arc::clone(&clock),
             registrar: Arc::new(registrar),
             secrets,
+            queue_changes: Arc::default(),
         };
         let users = Gate { service: SchedulerServer::new(users), keeper };
         // Users of other machines call there, and so do standby schedulers on behalf of their users.

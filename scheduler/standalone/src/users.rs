@@ -17,7 +17,7 @@ use aliquot_proto::stream::v1::{FromJob, FromUser};
 use aliquot_scheduler_core::{DEFAULT_QUEUE, EventError};
 use aliquot_scheduler_engine::{Message, Observation, Shown, View};
 use aliquot_scheduler_store::{Database, StoreError};
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
@@ -56,6 +56,9 @@ pub(crate) struct UserService {
     pub(crate) clock: Arc<Clock>,
     pub(crate) registrar: Arc<Registrar>,
     pub(crate) secrets: Arc<Secrets>,
+    /// Held while a change of queues is told to the engine and then saved, so that the store has all changes in the engine's
+    /// order. Otherwise the store could have a queue without its parent.
+    pub(crate) queue_changes: Arc<Mutex<()>>,
 }
 
 /// The caller, as the gate has identified it.
@@ -315,6 +318,7 @@ impl Scheduler for UserService {
         note(&request, || about::queue(request.get_ref()));
         check(&request, &Action::Administer)?;
         let spec = queues::read(request.into_inner()).map_err(Status::invalid_argument)?;
+        let _one_after_the_other = self.queue_changes.lock().await;
         // The engine checks whether the queue is possible; then it is saved.
         self.tell(Observation::Queue(spec.clone())).await?;
         let shown = queues::shown(&spec);
@@ -329,6 +333,7 @@ impl Scheduler for UserService {
         note(&request, || format!("queue {}", request.get_ref().name));
         check(&request, &Action::Administer)?;
         let name = request.into_inner().name;
+        let _one_after_the_other = self.queue_changes.lock().await;
         if !self.seen.queues.read().has(&name) {
             return Err(Status::not_found(format!("there is no queue {name:?}")));
         }
@@ -366,6 +371,8 @@ impl Scheduler for UserService {
             return Err(Status::not_found(format!("there is no node {name:?}; see: aliquot nodes")));
         }
         self.sessions.forget(&name);
+        // What the controller took from the node before is told first. A report told later would make the node known again.
+        self.ask(Inbox::Settle).await?;
         self.tell(Observation::NodeGone(name.into())).await?;
         Ok(Response::new(wire::RemoveNodeResponse {}))
     }

@@ -76,6 +76,15 @@ mod tests {
     }
 
     #[test]
+    fn a_user_who_settles_comes_behind_what_nodes_have_said() {
+        let mut queue = Queue::default();
+        (0..BATCH).for_each(|number| queue.add(Inbox::NodeLost(format!("node-{number}"))));
+        queue.add(Inbox::Settle(oneshot::channel().0));
+        let settles = |taken: Vec<Inbox>| taken.into_iter().filter(|of| matches!(of, Inbox::Settle(_))).count();
+        assert_eq!([settles(queue.take()), settles(queue.take())], [0, 1]);
+    }
+
+    #[test]
     fn nodes_are_heard_however_much_users_want() {
         let mut queue = Queue::default();
         (0..1000).for_each(|id| queue.add(cancel(id)));
