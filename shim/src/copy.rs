@@ -83,7 +83,7 @@ pub(crate) trait Side: Copy {
     fn address(self) -> u64;
 }
 
-/// Of the host's memory or, in calls that take addresses of both kinds, of a device's.
+/// An address in the host's memory. In calls that take both kinds, also one in a device's memory.
 impl Side for CUdeviceptr {
     fn address(self) -> u64 {
         self
@@ -108,7 +108,7 @@ impl Side for CUarray {
     }
 }
 
-/// The offset in an array.
+/// An offset in an array, which has no address.
 impl Side for usize {
     fn address(self) -> u64 {
         0

@@ -18,7 +18,7 @@ pub struct Settings {
     pub idle_cycle_ms: u64,
     /// The shortest time between two views for readers.
     pub publish_gap_ms: u64,
-    /// How often the memory is saved as a whole.
+    /// The time between two saves of all that the decisions have learned ([`crate::Memory`]).
     pub memory_every_ms: u64,
     /// The leases of nodes; `None`: nodes hold no leases, and instances are gone only when nodes say so.
     pub lease: Option<Lease>,

@@ -266,9 +266,6 @@ pub const CU_STREAM_CAPTURE_STATUS_NONE: c_uint = 0;
 /// forbid.
 pub const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
 
-/// `CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS`: whether 64-bit stream memory operations work.
-pub const CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: c_uint = 93;
-
 /// `CU_MEM_LOCATION_TYPE_DEVICE`: memory on the device whose ordinal is the location's id.
 pub const CU_MEM_LOCATION_TYPE_DEVICE: c_uint = 1;
 /// `CU_MEM_LOCATION_TYPE_HOST`: memory of the host.

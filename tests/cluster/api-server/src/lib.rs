@@ -1,5 +1,6 @@
 //! A small API server: it lists, watches, creates, updates, patches, applies and deletes objects over HTTP, and refuses
-//! the same requests as the real one. It does not check rights, but notes every call.
+//! the same requests as the real one. Admission webhooks do not review patches and deletions. It does not check rights,
+//! but notes every call.
 
 mod admission;
 mod fault;
