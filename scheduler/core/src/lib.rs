@@ -44,7 +44,7 @@ pub use decisions::plan::{Pending, Plan, PlannedStep};
 pub use decisions::scheduler::Scheduler;
 pub use decisions::settings::Settings;
 pub use state::class::{Class, ClassId};
-pub use state::cluster::Cluster;
+pub use state::cluster::{ALONE_MAX_MS, Cluster, RETRY_MAX_MS};
 pub use state::group::Group;
 pub use state::node::{Device, Node};
 pub use state::queue::Queue;

@@ -42,6 +42,8 @@ use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::resource::Resource;
 use crate::vocabulary::slab::Slab;
 
+pub use refused::ALONE_MAX_MS;
+
 /// The known state of the cluster. Events change it; each event is applied as a whole or not at all. Decisions change
 /// it, too: the cycles of a [`Scheduler`](crate::Scheduler), [`Statement`](crate::Statement)s, and nodes that are kept.
 ///
@@ -112,8 +114,8 @@ const NODES_PER_CHUNK: usize = 16;
 
 /// How long a claim waits after it first failed to start. The wait doubles with each further failure.
 const RETRY_MS: u64 = 1000;
-/// The longest wait after a failure.
-const RETRY_MAX_MS: u64 = 300_000;
+/// The longest wait of a claim after a failed start.
+pub const RETRY_MAX_MS: u64 = 300_000;
 /// How often a claim may have failed to start before other claims no longer make way for each further try.
 const FAILURES_MAX: u32 = 3;
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup,
-    DumpedGroupRef, DumpedPatience, DumpedPlace, DumpedSearch, Event, EventError, LastEviction, LimitRange,
-    NamespaceSpec, NodeSpec, Request, RestoreError, Scheduler,
+    ALONE_MAX_MS, Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement,
+    DumpedGroup, DumpedGroupRef, DumpedPatience, DumpedPlace, DumpedSearch, Event, EventError, LastEviction,
+    LimitRange, NamespaceSpec, NodeSpec, RETRY_MAX_MS, Request, RestoreError, Scheduler,
 };
 
 use super::collected::Collected;
@@ -422,15 +422,16 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
         place,
         leaving,
         starts_after: Vec::new(),
+        // The clock can be earlier than when the record was saved. No wait is longer for that.
         last_eviction: record.last_eviction.filter(|_| instance.is_some()).map(|last| LastEviction {
+            left_alone_until_ms: last.left_alone_until_ms.min(now_ms.saturating_add(ALONE_MAX_MS)),
             ran_since_ms: last.ran_since_ms.map(|since_ms| since_ms.min(now_ms)),
             refusals: last.refusals.min(32),
-            ..last
         }),
         withdrawn: record.is_ended,
         displaced: evicted,
         failures: record.failures,
-        retry_at_ms: record.retry_at_ms,
+        retry_at_ms: record.retry_at_ms.min(now_ms.saturating_add(RETRY_MAX_MS)),
     }
 }
 

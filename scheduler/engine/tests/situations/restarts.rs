@@ -242,6 +242,32 @@ fn what_ended_claims_have_taught_is_known_after_a_restart() {
 }
 
 #[test]
+fn a_clock_set_back_makes_no_failed_claim_wait_longer() {
+    let mut kit = Kit::new(1, Vec::new());
+    let right_ms = kit.now_ms;
+    // The clock is a day ahead.
+    kit.now_ms += 86_400_000;
+    kit.report(node(1), 1, Generation::default(), Vec::new());
+    kit.want("claim", 100, 50);
+    let (_, generation) = kit.start();
+    kit.outcome("claim", generation, generation, StepOutcome::Failed("no image".into()));
+    kit.pass(1);
+    let mut kit = Kit { now_ms: right_ms, ..kit.restart() };
+    kit.want("claim", 100, 50);
+    kit.tell(Observation::Synced);
+    kit.report(node(1), 2, generation, Vec::new());
+    let is_start = |command: &Command| matches!(command.order, Order::Start { .. });
+    let mut waited_ms = 0;
+    while !kit.pass(1000).iter().any(is_start) {
+        waited_ms += 1000;
+        assert!(waited_ms <= aliquot_scheduler_core::RETRY_MAX_MS, "it waits still");
+        let heartbeat = Heartbeat { node: "node".into(), session: 2, sequence: kit.sequence + 1 };
+        kit.sequence += 1;
+        kit.tell(Observation::Heartbeat(heartbeat));
+    }
+}
+
+#[test]
 fn of_two_engines_that_load_together_only_the_last_can_save() {
     let mut store = MemoryStore::default();
     let mut load = || engine(store.load().expect("it is in memory")).term();

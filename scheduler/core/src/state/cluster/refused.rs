@@ -11,7 +11,7 @@ use crate::vocabulary::event::EventError;
 /// How long a claim is left alone after its node's first refusal.
 const ALONE_MS: u64 = 5000;
 /// The longest time that a claim is left alone.
-const ALONE_MAX_MS: u64 = 600_000;
+pub const ALONE_MAX_MS: u64 = 600_000;
 
 impl Cluster {
     /// Puts a leaving claim back. Returns the claims that were going to have its room and are pending again.
