@@ -27,6 +27,11 @@ mod events;
 mod instance;
 #[allow(unsafe_code, reason = "does what the wrapper of NVML has no function for; each block says what makes it sound")]
 mod partition;
+#[allow(
+    unsafe_code,
+    reason = "asks for lists that the wrapper of NVML reads wrongly; the block says what makes it sound"
+)]
+mod processes;
 mod recovery;
 
 use events::{Events, Report};
@@ -278,9 +283,9 @@ impl Loaded {
                     && is_same(here.compute_instance, process.compute_instance_id)
             })
         };
-        let mut computing = device.running_compute_processes().map_err(|error| told(uuid, &error))?;
+        let mut computing = processes::computing(&device).map_err(|error| told(uuid, &error))?;
         // Clients of MPS are in a list of their own, and may be in the first one as well.
-        let clients = match device.mps_running_compute_processes() {
+        let clients = match processes::mps_clients(&device) {
             Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => Vec::new(),
             listed => listed.map_err(|error| told(uuid, &error))?,
         };
@@ -292,7 +297,7 @@ impl Loaded {
         computing.retain(is_here);
         // A process that computes and draws is in both lists, with the same memory. Not every device has the second
         // list.
-        let mut drawing = device.running_graphics_processes().unwrap_or_default();
+        let mut drawing = processes::drawing(&device).unwrap_or_default();
         drawing.retain(is_here);
         drawing.retain(|process| computing.iter().all(|computing| computing.pid != process.pid));
         let memory = |used| match used {

@@ -355,25 +355,27 @@ fn a_slice_is_shared_by_mps_on_all_its_devices_or_on_none() {
 
 #[test]
 fn clients_of_mps_are_seen_though_nvml_lists_them_apart() {
-    let gpu = SimulatedGpu::with("mps_clients = true");
-    let node = Node::start(&gpu);
-    let slice = node.slice("clients", 30, GIB);
-    let hold = || {
-        let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
-        command.arg(MIB.to_string());
-        command
-    };
-    let mut client = Process::start(slice.preload_into(&mut hold()));
-    let mut outsider = Process::start(&mut hold());
-    client.wait_for("held");
-    outsider.wait_for("held");
-    // The memory that the driver lists of the client beyond its allocations: its context.
-    wait::until_true("the client's context shows", || {
-        node.client().usage("clients").unwrap().parts[0].memory_used_bytes > 512 * MIB
-    });
-    wait::until_true("the other process is found", || {
-        node.client().findings().unwrap().findings.iter().any(|finding| finding.pid == outsider.id())
-    });
+    for entries in ["", "long_process_entries = true\n"] {
+        let gpu = SimulatedGpu::with(&format!("mps_clients = true\n{entries}"));
+        let node = Node::start(&gpu);
+        let slice = node.slice("clients", 30, GIB);
+        let hold = || {
+            let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
+            command.arg(MIB.to_string());
+            command
+        };
+        let mut client = Process::start(slice.preload_into(&mut hold()));
+        let mut outsider = Process::start(&mut hold());
+        client.wait_for("held");
+        outsider.wait_for("held");
+        // The memory that the driver lists of the client beyond its allocations: its context.
+        wait::until_true("the client's context shows", || {
+            node.client().usage("clients").unwrap().parts[0].memory_used_bytes > 512 * MIB
+        });
+        wait::until_true("the other process is found", || {
+            node.client().findings().unwrap().findings.iter().any(|finding| finding.pid == outsider.id())
+        });
+    }
 }
 
 #[test]

@@ -77,6 +77,30 @@ fn overhead_of_a_process_is_shown_in_its_slot() {
     wait::until_true("only the other's is left", || (overhead(), slice.used_bytes(0)) == (0, 7 * MIB));
 }
 
+/// On the drivers from 535.43 to 535.86. With so many processes, their list would also not fit into the memory for the
+/// usual entries.
+#[test]
+fn processes_are_counted_where_entries_of_their_lists_are_long() {
+    const COUNT: u64 = 20;
+    let gpu = SimulatedGpu::with("context_memory = '6MiB'\nallocation_block = '512B'\nlong_process_entries = true\n");
+    let node = Node::start(&gpu);
+    let slice = node.slice("many", 50, GIB);
+    let hold = |_| {
+        let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
+        let mut process = Process::start(slice.preload_into(command.arg(MIB.to_string())));
+        process.wait_for("held");
+        process
+    };
+    let _processes: Vec<Process> = (0..COUNT).map(hold).collect();
+    // The context of the first one is overhead. Those of the others were reserved.
+    let overhead = || slice.limits().devices[0].memory_overhead_bytes.load(Ordering::Relaxed);
+    wait::until_true("all contexts count", || (overhead() + slice.used_bytes(0)) == COUNT * 7 * MIB);
+    wait::until_true("no process is unknown", || {
+        let looked = node.client().usage("many").unwrap().processes.len() as u64 == COUNT;
+        looked && node.client().findings().unwrap().findings.is_empty()
+    });
+}
+
 /// Programs ask for bytes, and the driver takes whole blocks of 2 MiB. The excess over the ledger is in the overhead as
 /// soon as the manager has looked.
 #[test]

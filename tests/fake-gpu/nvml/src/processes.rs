@@ -76,24 +76,43 @@ fn none<T>(handle: nvmlDevice_t) -> Done<Vec<T>> {
     Ok(Vec::new())
 }
 
+/// An entry of a list with details.
+fn detail(info: nvmlProcessInfo_t) -> nvmlProcessDetail_v1_t {
+    nvmlProcessDetail_v1_t {
+        pid: info.pid,
+        used_gpu_memory: info.used_gpu_memory,
+        gpu_instance_id: info.gpu_instance_id,
+        compute_instance_id: info.compute_instance_id,
+        used_gpu_cc_protected_memory: 0,
+    }
+}
+
+/// Writes a list of the third version. The drivers from 535.43 to 535.86 have longer entries there.
+fn put_third(count: *mut c_uint, infos: *mut nvmlProcessInfo_t, list: &[nvmlProcessInfo_t]) -> Done {
+    if !machine()?.config().long_process_entries {
+        return put_list(count, infos, list);
+    }
+    put_list(count, infos.cast(), &list.iter().copied().map(detail).collect::<Vec<_>>())
+}
+
 macro_rules! process_lists {
-    ($($name:ident: $info:ty = $list:ident;)*) => {$(
+    ($($name:ident: $info:ty = $list:ident by $put:ident;)*) => {$(
         pub(crate) fn $name(handle: nvmlDevice_t, count: *mut c_uint, infos: *mut $info) -> Done {
-            put_list(count, infos, &$list(handle)?)
+            $put(count, infos, &$list(handle)?)
         }
     )*};
 }
 
 process_lists! {
-    nvmlDeviceGetComputeRunningProcesses: nvmlProcessInfo_v1_t = compute_processes_v1;
-    nvmlDeviceGetComputeRunningProcesses_v2: nvmlProcessInfo_t = compute_processes;
-    nvmlDeviceGetComputeRunningProcesses_v3: nvmlProcessInfo_t = compute_processes;
-    nvmlDeviceGetGraphicsRunningProcesses: nvmlProcessInfo_v1_t = none;
-    nvmlDeviceGetGraphicsRunningProcesses_v2: nvmlProcessInfo_t = none;
-    nvmlDeviceGetGraphicsRunningProcesses_v3: nvmlProcessInfo_t = none;
-    nvmlDeviceGetMPSComputeRunningProcesses: nvmlProcessInfo_v1_t = mps_clients_v1;
-    nvmlDeviceGetMPSComputeRunningProcesses_v2: nvmlProcessInfo_t = mps_clients;
-    nvmlDeviceGetMPSComputeRunningProcesses_v3: nvmlProcessInfo_t = mps_clients;
+    nvmlDeviceGetComputeRunningProcesses: nvmlProcessInfo_v1_t = compute_processes_v1 by put_list;
+    nvmlDeviceGetComputeRunningProcesses_v2: nvmlProcessInfo_t = compute_processes by put_list;
+    nvmlDeviceGetComputeRunningProcesses_v3: nvmlProcessInfo_t = compute_processes by put_third;
+    nvmlDeviceGetGraphicsRunningProcesses: nvmlProcessInfo_v1_t = none by put_list;
+    nvmlDeviceGetGraphicsRunningProcesses_v2: nvmlProcessInfo_t = none by put_list;
+    nvmlDeviceGetGraphicsRunningProcesses_v3: nvmlProcessInfo_t = none by put_third;
+    nvmlDeviceGetMPSComputeRunningProcesses: nvmlProcessInfo_v1_t = mps_clients_v1 by put_list;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2: nvmlProcessInfo_t = mps_clients by put_list;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3: nvmlProcessInfo_t = mps_clients by put_third;
 }
 
 pub(crate) fn nvmlDeviceGetEncoderSessions(handle: nvmlDevice_t, count: *mut c_uint, _infos: *mut c_void) -> Done {
@@ -115,13 +134,6 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }
     let nvmlProcessDetailList_v1_t { mode, proc_array, .. } = get(list)?;
-    let detail = |info: nvmlProcessInfo_t| nvmlProcessDetail_v1_t {
-        pid: info.pid,
-        used_gpu_memory: info.used_gpu_memory,
-        gpu_instance_id: info.gpu_instance_id,
-        compute_instance_id: info.compute_instance_id,
-        used_gpu_cc_protected_memory: 0,
-    };
     let found = match mode {
         NVML_PROCESS_MODE_COMPUTE => compute_processes(handle)?,
         NVML_PROCESS_MODE_MPS => mps_clients(handle)?,
