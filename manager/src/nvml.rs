@@ -124,6 +124,8 @@ struct Loaded {
     nvml: &'static nvml_wrapper::Nvml,
     /// Devices that have answered once. They are kept so that a device that falls silent is reported and not forgotten.
     known: BTreeMap<DeviceUuid, Device>,
+    /// Why each other device that is listed does not answer, by its name.
+    strangers: BTreeMap<String, String>,
     events: Events,
     health: HealthWatch,
 }
@@ -134,9 +136,17 @@ impl Loaded {
             .lib_path(library.as_os_str())
             .init()
             .map_err(|error| SourceError(format!("{}: {error}", library.display())))?;
+        // Without this function no device tells its memory.
+        if nvml.lib().nvmlDeviceGetMemoryInfo_v2.is_err() {
+            let version = nvml.sys_driver_version().unwrap_or_default();
+            return Err(SourceError(format!(
+                "the driver {version} is too old: Aliquot needs R510 (CUDA 11.6) or later"
+            )));
+        }
         Ok(Loaded {
             nvml: Box::leak(Box::new(nvml)),
             known: BTreeMap::new(),
+            strangers: BTreeMap::new(),
             events: Events::default(),
             health: HealthWatch::default(),
         })
@@ -230,6 +240,7 @@ impl Loaded {
                 }
             }
         }
+        self.warn_of_strangers(&silent, &answers);
         self.forget_destroyed(&answers);
         let mut peers = nvlink_peers(&gpus);
         let mut devices = Vec::new();
@@ -258,6 +269,23 @@ impl Loaded {
             },
             devices,
         })
+    }
+
+    /// Warns once of each device that has never answered: it is not in the inventory, because neither its memory nor,
+    /// often, its UUID is known.
+    fn warn_of_strangers(&mut self, silent: &BTreeMap<u32, String>, answers: &BTreeMap<DeviceUuid, Answer>) {
+        let is_known = |index: u32| self.known.values().any(|device| device.index == index);
+        let by_index = silent.iter().filter(|(index, _)| !is_known(**index));
+        let by_uuid = answers.iter().filter_map(|(uuid, answer)| match answer {
+            Answer::Silence(why) if !self.known.contains_key(uuid) => Some((uuid.to_string(), why.clone())),
+            _ => None,
+        });
+        let strangers: BTreeMap<String, String> =
+            by_index.map(|(index, why)| (format!("GPU {index}"), why.clone())).chain(by_uuid).collect();
+        for (device, why) in strangers.iter().filter(|(device, _)| !self.strangers.contains_key(*device)) {
+            warn!(device, why, "a device has not answered yet, and is not given out before it does");
+        }
+        self.strangers = strangers;
     }
 
     /// Forgets instances that are no longer listed by their GPU although the GPU answers: they were destroyed, or the

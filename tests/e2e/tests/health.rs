@@ -165,6 +165,37 @@ fn a_device_that_is_lost_loses_no_slice_and_is_used_again_when_it_is_back() {
 }
 
 #[test]
+fn a_device_that_has_never_answered_is_told_once_and_used_when_it_does() {
+    let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
+    gpu.machine().set_lost(1, true);
+    let node = Node::start(&gpu);
+    gpu.machine().report_xid(0, 13);
+    wait::until_true("the manager has looked again", || node.log().contains("xid=13"));
+    let log = node.log();
+    assert_eq!(log.matches("a device has not answered yet").count(), 1, "{log}");
+    assert!(log.contains("device=\"GPU 1\" why=\"device fell off the bus"), "{log}");
+    assert_eq!(node.client().node().unwrap().devices.len(), 1);
+    gpu.machine().set_lost(1, false);
+    wait::until_true("the device is there", || node.client().node().unwrap().devices.len() == 2);
+}
+
+/// R470 and older drivers do not have the function that tells a device's memory without the driver's own.
+#[test]
+fn a_driver_that_is_too_old_is_named() {
+    let gpu = SimulatedGpu::with("driver_version = '470.82.01'\n");
+    gpu.hide_nvml_function("nvmlDeviceGetMemoryInfo_v2");
+    let node = Node::start(&gpu);
+    let told = node.client().node().unwrap();
+    assert_eq!(told.problem, "the driver 470.82.01 is too old: Aliquot needs R510 (CUDA 11.6) or later");
+    assert!(node.log().contains(&told.problem), "{}", node.log());
+    let doctor = run(gpu.show_to(Command::new(artifacts::cli()).env("ALIQUOT_SOCKET", node.socket()).arg("doctor")));
+    for words in ["driver 470.82.01 is too old", "R510"] {
+        assert!(doctor.stdout.contains(words), "{words:?}: {doctor:?}");
+    }
+    assert!(!doctor.stdout.contains("xid"), "{doctor:?}");
+}
+
+#[test]
 fn a_device_that_the_driver_wants_reset_gets_nothing_new_until_it_was() {
     const RESET: u32 = 1;
     let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");

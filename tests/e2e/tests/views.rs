@@ -1,6 +1,5 @@
 //! A container's view of its devices shows the slice and its own processes only, and is the same in every interface.
 
-use std::fs;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
@@ -161,24 +160,11 @@ print("after the end:", library.nvmlDeviceGetComputeRunningProcesses_v3(device, 
     drop(own);
 }
 
-/// Replaces the machine's NVML by one that does not have the function `name`.
-fn hide_function(gpu: &SimulatedGpu, name: &str) {
-    let mut library = fs::read(gpu.nvml_library()).unwrap();
-    let places: Vec<usize> =
-        (0..library.len()).filter(|&place| library[place..].starts_with(name.as_bytes())).collect();
-    assert!(!places.is_empty(), "there is no {name}");
-    for place in places {
-        library[place] = b'_';
-    }
-    fs::remove_file(gpu.nvml_library()).unwrap();
-    fs::write(gpu.nvml_library(), library).unwrap();
-}
-
 /// The drivers from 535.43 to 535.86 have longer elements. They know protected memory, but not yet the list of details.
 #[test]
 fn entries_are_as_long_as_the_first_drivers_of_r535_make_them() {
     let gpu = SimulatedGpu::new();
-    hide_function(&gpu, "nvmlDeviceGetRunningProcessDetailList");
+    gpu.hide_nvml_function("nvmlDeviceGetRunningProcessDetailList");
     let region = Region::new(&gpu, 4 * GIB);
     let own = [MIB, 2 * MIB].map(|bytes| {
         holder(&gpu, bytes, |command| {

@@ -90,6 +90,22 @@ impl SimulatedGpu {
         self.library_dir().join("libnvidia-ml.so.1")
     }
 
+    /// Replaces the machine's NVML by one that does not have the function `name`, as older drivers do not have it.
+    ///
+    /// # Panics
+    /// If there is no such function.
+    pub fn hide_nvml_function(&self, name: &str) {
+        let mut library = fs::read(self.nvml_library()).expect("the library");
+        let places: Vec<usize> =
+            (0..library.len()).filter(|&place| library[place..].starts_with(name.as_bytes())).collect();
+        assert!(!places.is_empty(), "there is no {name}");
+        for place in places {
+            library[place] = b'_';
+        }
+        fs::remove_file(self.nvml_library()).expect("the link to the library");
+        fs::write(self.nvml_library(), library).expect("the other library");
+    }
+
     /// The directory that holds the machine: configuration, state, libraries.
     #[must_use]
     pub fn dir(&self) -> &Path {

@@ -21,6 +21,7 @@ const CUDA: &str = "CUDA driver";
 const NVML: &str = "NVML";
 const INSTALL_DRIVER: &str =
     "install NVIDIA's driver: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide";
+const UPDATE_DRIVER: &str = "update the driver to R510 (CUDA 11.6) or later";
 const NO_GPU: &str = "nothing to do: this machine has no NVIDIA GPU; where it should have one, look at: lspci -d 10de:";
 /// From this CUDA version on, stream memory operations are enabled by default.
 const CUDA_WANTED: c_int = 11_070;
@@ -123,8 +124,13 @@ fn findings_of(gpus: Gpus, cuda: Result<c_int, String>, nvml: Result<Nvml, NvmlE
     match nvml {
         Ok(nvml) => {
             let version = nvml.sys_driver_version().unwrap_or_else(|error| format!("unknown version ({error})"));
-            findings.push(Finding::ok(NVML, format!("driver {version}")));
-            findings.extend(devices(&nvml));
+            // The manager reads the memory of devices by this function.
+            if nvml.lib().nvmlDeviceGetMemoryInfo_v2.is_ok() {
+                findings.push(Finding::ok(NVML, format!("driver {version}")));
+                findings.extend(devices(&nvml));
+            } else {
+                findings.push(Finding::fail(NVML, format!("driver {version} is too old"), UPDATE_DRIVER));
+            }
         }
         Err(NvmlError::DriverNotLoaded) => {
             findings.push(Finding::fail(
