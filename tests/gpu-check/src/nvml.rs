@@ -93,11 +93,11 @@ impl Nvml {
         Ok(memory.used)
     }
 
-    /// Processes with a context on the device with `uuid`, by the newest available function.
+    /// Processes with a context on the device with `uuid`. Entries of this version of the list are the same on every
+    /// driver; those of the third version are longer from 535.43 to 535.86.
     pub(crate) fn processes(&self, uuid: &str) -> anyhow::Result<Vec<nvmlProcessInfo_t>> {
-        let newest = self.function(c"nvmlDeviceGetComputeRunningProcesses_v3");
         let get: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t =
-            newest.or_else(|_| self.function(c"nvmlDeviceGetComputeRunningProcesses_v2"))?;
+            self.function(c"nvmlDeviceGetComputeRunningProcesses_v2")?;
         let mut list = vec![nvmlProcessInfo_t::default(); PROCESSES_MAX];
         let mut count = PROCESSES_MAX as c_uint;
         // SAFETY: the device is NVML's; the list has the given number of entries.

@@ -37,9 +37,11 @@ fn addresses_that_differ_are_named() {
 
 #[test]
 fn a_second_process_has_a_context_of_its_own() {
-    let contexts = fact(&SimulatedGpu::with("context_memory = '300MiB'\n"), "contexts");
-    assert_eq!(figure(&contexts, "the context of a second process: more of the device in use"), 300.0);
-    assert_eq!(figure(&contexts, "listed for the second process"), 300.0);
+    for entries in ["", "long_process_entries = true\n"] {
+        let contexts = fact(&SimulatedGpu::with(&format!("context_memory = '300MiB'\n{entries}")), "contexts");
+        assert_eq!(figure(&contexts, "the context of a second process: more of the device in use"), 300.0);
+        assert_eq!(figure(&contexts, "listed for the second process"), 300.0);
+    }
 }
 
 #[test]
