@@ -45,10 +45,8 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     findings.figure("total memory by CUDA", total as f64, "bytes");
     findings.figure("total memory by NVML", memory.total as f64, "bytes");
     findings.figure("of that reserved", memory.reserved as f64, "bytes");
-    findings.expect(
-        "NVML's total less what is reserved is CUDA's",
-        memory.total - memory.reserved == total,
-        format!("{} - {} and {total} bytes", memory.total, memory.reserved),
-    );
+    // Nothing on an H100. Not judged, because nobody has promised it of other devices.
+    let more = (memory.total - memory.reserved) as f64 - total as f64;
+    findings.figure("what NVML has beyond that and CUDA's", more, "bytes");
     Ok(())
 }
