@@ -311,7 +311,7 @@ fn run_case(launcher: &Launcher, name: &str, way: Way, bare: Option<&Findings>) 
 fn note_what_was_taken(findings: &mut Findings, limit_bytes: u64, seen: anyhow::Result<Seen>) {
     const WHAT: &str = "by the driver the slice took no more of the device than it has";
     match seen {
-        Err(error) => findings.skip(WHAT, format!("{error:#}")),
+        Err(error) => findings.expect(WHAT, false, format!("the watch has failed: {error:#}")),
         Ok(seen) => {
             let taken = seen.taken_bytes();
             findings.figure("taken of the device", taken as f64 / f64::from(1 << 20), "MiB");
