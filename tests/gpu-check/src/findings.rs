@@ -110,6 +110,24 @@ impl Findings {
         self.findings.iter().any(|finding| finding.verdict == Verdict::Fails)
     }
 
+    /// Makes what fails skipped: to be called for what was found without a slice.
+    pub(crate) fn excuse(&mut self) {
+        for finding in self.findings.iter_mut().filter(|finding| finding.verdict == Verdict::Fails) {
+            finding.verdict = Verdict::Skipped;
+            finding.saw = format!("it does not hold here without a slice either: {}", finding.saw);
+        }
+    }
+
+    /// Makes what fails skipped where it was skipped in `bare`.
+    pub(crate) fn excuse_like(&mut self, bare: &Findings) {
+        for finding in self.findings.iter_mut().filter(|finding| finding.verdict == Verdict::Fails) {
+            let is_it = |other: &&Finding| other.verdict == Verdict::Skipped && other.what == finding.what;
+            if let Some(skipped) = bare.findings.iter().find(is_it) {
+                *finding = skipped.clone();
+            }
+        }
+    }
+
     /// Compares with what was found in `bare`. Adds a finding for each answer that differs from the answer there, or is in
     /// only one of the two, or one finding that all agree. What could be looked at there must not be skipped.
     pub(crate) fn compare(&mut self, bare: &Findings) {

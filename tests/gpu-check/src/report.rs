@@ -190,7 +190,7 @@ impl Report {
             Part::Overhead => self.overhead.iter().flatten().any(|call| call.limited_ns.is_finite()),
             Part::Shares => self.shares.iter().flatten().next().is_some(),
             Part::Simulated => self.shares.iter().flatten().any(|share| share.simulated_percent.is_some()),
-            Part::Torch => self.torch.as_ref().is_some_and(|torch| !torch.ways.is_empty()),
+            Part::Torch => self.torch.iter().flat_map(|torch| torch.ways.values()).any(|run| run.findings.has_looked()),
             _ => {
                 let mut cases = self.parts.iter().filter(|of| of.part == part.name()).flat_map(|of| &of.cases);
                 cases.any(|case| case.findings.has_looked())
