@@ -112,7 +112,8 @@ def compute_sanitizer(_):
 
 
 def ncu(_):
-    under(tool("ncu"), "--clock-control", "none", "--launch-count", "2")
+    tool("ncu")
+    raise Missing("ncu does not run in a slice, which is known: it puts a library of its own in front of the driver")
 
 
 def main():

@@ -74,3 +74,16 @@ fn a_script_that_does_not_run_is_not_tried_in_a_slice() {
     assert_eq!(results["torch"]["ways"].as_object().unwrap().len(), 1);
     assert_eq!(texts(&results["failures"]), ["torch: something of it can be looked at: nothing was"]);
 }
+
+#[test]
+fn ncu_is_not_tried_and_the_reason_is_named() {
+    let dir = TempDir::new().unwrap();
+    std::os::unix::fs::symlink("/bin/true", dir.path().join("ncu")).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("folder/check_frameworks.py");
+    let mut python = Command::new("python3");
+    python.arg(script).args(["ncu", "0", "/bin/true"]);
+    python.env("PATH", format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap()));
+    let said: Value = serde_json::from_slice(&python.output().unwrap().stdout).unwrap();
+    assert!(said["missing"].as_str().unwrap().contains("does not run in a slice"), "{said}");
+    assert_eq!(list(&said["findings"]).count(), 0);
+}
