@@ -55,8 +55,6 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         println!("There is nothing to check here: see above.");
         return Ok(ExitCode::from(NO_DEVICE));
     };
-    // The time that a worker takes to open its device, with a margin for `aliquot run`.
-    let lead = started.elapsed() * 3 + Duration::from_secs(2);
     let limits = Limits::with_contexts_of(device.context_bytes);
     let device_memory_bytes_min = 2 * limits.memory_bytes;
     if device.memory_bytes < device_memory_bytes_min {
@@ -67,6 +65,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         bail!("{} does not exist; --programs names the directory that holds it", aliquot.display());
     }
     let manager = Manager::start(&programs.join(MANAGER), &[])?;
+    let lead = lead()?;
     let launcher = Launcher {
         aliquot,
         socket: Some(manager.socket().to_owned()),
@@ -259,6 +258,15 @@ fn probe() -> anyhow::Result<Option<Probe>> {
         Some(code) if code == i32::from(NO_DEVICE) => Ok(None),
         _ => bail!("looking for a device ended with {status}"),
     }
+}
+
+/// How long before its beginning a worker must be started: the time that it takes to open its device, with a margin for
+/// `aliquot run`. To be asked while the node manager runs: the first program that uses the driver waits longer, until the
+/// driver has made the device ready.
+fn lead() -> anyhow::Result<Duration> {
+    let started = Instant::now();
+    probe()?.context("the device is not there any more")?;
+    Ok(started.elapsed() * 3 + Duration::from_secs(2))
 }
 
 /// Runs every case, or only the named ones, in every way, and one case without a node manager.

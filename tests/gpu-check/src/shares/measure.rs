@@ -1,5 +1,6 @@
 //! Runs the cases of a series, and converts the measured rates to shares.
 
+use std::iter;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -15,7 +16,7 @@ use crate::way::Share;
 /// Percentage of the device's memory for all slices of a case together. The measurements only concern time.
 const MEMORY_PERCENT: usize = 50;
 
-/// The longest time for workers to become ready.
+/// The longest time that workers get to become ready after they were not ready in time.
 const LEAD_MAX: Duration = Duration::from_secs(120);
 
 /// An expected share, and the measured one.
@@ -125,15 +126,20 @@ pub(super) fn run_together(
     window: Duration,
 ) -> anyhow::Result<Vec<Work>> {
     // All workers must be started before any begins.
-    let mut lead = lead + loads.len() as u32 * Duration::from_millis(100);
-    while lead < LEAD_MAX {
+    let first = lead + loads.len() as u32 * Duration::from_millis(100);
+    for lead in leads(first) {
         if let Some(works) = run_after(launcher, lead, loads, window)? {
             return Ok(works);
         }
         // The machine was too busy for the workers to be ready in time.
-        lead *= 2;
     }
-    bail!("the workers are not ready after {} s", lead.as_secs() / 2)
+    bail!("the workers are not ready after {} s", leads(first).last().unwrap_or(first).as_secs())
+}
+
+/// The times that workers get to become ready, one after the other: the first one, and then longer ones up to
+/// [`LEAD_MAX`].
+fn leads(first: Duration) -> impl Iterator<Item = Duration> {
+    iter::successors(Some(first), |lead| Some(*lead * 2).filter(|lead| *lead <= LEAD_MAX))
 }
 
 /// Like [`run_together`], with the begin after `lead`. `None`: some workers were not ready by then.
@@ -193,6 +199,13 @@ fn seconds(pieces: &[u64], full: f64, wanted_percent: f64) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn workers_get_at_least_one_attempt() {
+        let seconds = |first| leads(Duration::from_secs(first)).map(|lead| lead.as_secs()).collect::<Vec<_>>();
+        assert_eq!(seconds(20), [20, 40, 80]);
+        assert_eq!(seconds(300), [300]);
+    }
 
     #[test]
     fn seconds_are_looked_at_from_every_piece_on() {
