@@ -14,12 +14,12 @@ use crate::findings::Findings;
 use crate::launcher::{Deadline, Ended, Launcher, Running};
 use crate::manager::{Manager, is_in_memory, runtime_base};
 use crate::part_run::PartRun;
-use crate::report::Report;
+use crate::report::{Moment, Report};
 use crate::shares::{self, Series};
 use crate::simulated::SimulatedGpu;
 use crate::truth::{SLACK_BYTES, Seen, Watch};
 use crate::way::{Limits, Way};
-use crate::workers::{NO_DEVICE, Probe};
+use crate::workers::{NO_DEVICE, Other, Probe};
 use crate::{Options, PART_SECONDS, Part, frameworks, hooks, overhead, runtime, torch};
 
 /// Allowed error of a share, in percentage points.
@@ -55,6 +55,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         println!("There is nothing to check here: see above.");
         return Ok(ExitCode::from(NO_DEVICE));
     };
+    if let Some(why) = device.unsuitable() {
+        println!("There is nothing to check here: {why}.");
+        return Ok(ExitCode::from(NO_DEVICE));
+    }
+    let others = others(&device.uuid);
     let limits = Limits::with_contexts_of(device.context_bytes);
     let device_memory_bytes_min = 2 * limits.memory_bytes;
     if device.memory_bytes < device_memory_bytes_min {
@@ -87,6 +92,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             format!("regions are in {}, on a disk", runtime_base().display()),
         );
     }
+    report.note_others(Moment::Before, others);
     // If the file cannot be written, nobody need wait for the results.
     report.save()?;
     report.print_head();
@@ -105,6 +111,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+    report.note_others(Moment::After, self::others(&launcher.device_uuid));
 /// The parts to run if `only` these were asked for, in the order of a whole or of a quick check.
 fn wanted(only: &[Part], quick: bool) -> Vec<Part> {
     let is_wanted = |part: &Part| match only {
@@ -275,6 +282,13 @@ fn conformance(run: &mut PartRun, only: &[String]) {
     let mut bare_of_without = None;
     for case in CASES.iter().filter(|case| is_wanted(case.name)) {
         let mut bare = None;
+/// The processes on the device, while none of the check's is there.
+fn others(uuid: &str) -> anyhow::Result<Vec<Other>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["worker", "others", uuid]);
+    Running::start(command, Deadline::after(PROBE_TIMEOUT))?.answer()
+}
+
         for way in Way::ALL {
             if !run.begins(&format!("{}, {way}", case.about)) {
                 continue;

@@ -17,6 +17,9 @@ const KERNELS: &CStr = match CStr::from_bytes_with_nul(concat!(include_str!("ker
 const STREAM_NON_BLOCKING: c_uint = 1;
 const EVENT_BLOCKING_SYNC: c_uint = 1;
 
+/// The attribute for the device's `CUcomputemode`.
+pub(crate) const COMPUTE_MODE: c_uint = 20;
+
 /// A driver call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CudaError {

@@ -66,7 +66,7 @@ const PART_SECONDS: u64 = 570;
 Exit status:
   0  everything that was looked at holds
   1  something does not hold
-  2  there is nothing to check here: no driver or no device, or the command line is wrong"
+  2  there is nothing to check here: no driver, no device, or none that programs can share; or the command line is wrong"
 )]
 struct Cli {
     #[command(subcommand)]

@@ -15,7 +15,7 @@ use crate::overhead::{Overhead, median};
 use crate::shares::{Compared, Measurement};
 use crate::torch::{Rates, Torch};
 use crate::way::{Limits, Way};
-use crate::workers::Probe;
+use crate::workers::{Other, Probe};
 
 /// The number increases when a field changes its meaning or is removed.
 const SCHEMA: &str = "aliquot-gpu-check/2";
@@ -56,6 +56,15 @@ pub(crate) struct CaseResult {
     pub(crate) findings: Findings,
 }
 
+/// When the check looks for processes of others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Moment {
+    /// Before the first part.
+    Before,
+    /// After the last part.
+    After,
+}
+
 /// All results.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
@@ -72,6 +81,9 @@ pub(crate) struct Report {
     limits: Limits,
     /// Allowed error of shares in percentage points.
     share_tolerance_points: f64,
+    /// Processes of others on the device, before the first part and after the last one.
+    others_before: Vec<Other>,
+    others_after: Vec<Other>,
     parts: Vec<PartResult>,
     pub(crate) conformance: Vec<CaseResult>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,6 +135,8 @@ impl Report {
             device,
             limits,
             share_tolerance_points: share_points,
+            others_before: Vec::new(),
+            others_after: Vec::new(),
             parts: Vec::new(),
             conformance: Vec::new(),
             overhead: None,
@@ -135,6 +149,24 @@ impl Report {
             failures: Vec::new(),
             holds: false,
             path: path.to_owned(),
+        }
+    }
+
+    /// Notes the processes of others on the device, and prints them.
+    pub(crate) fn note_others(&mut self, moment: Moment, others: anyhow::Result<Vec<Other>>) {
+        let (when, place) = match moment {
+            Moment::Before => ("before the check", &mut self.others_before),
+            Moment::After => ("after the check", &mut self.others_after),
+        };
+        match others {
+            Ok(others) => {
+                for Other { pid, memory_bytes } in &others {
+                    let memory = memory_bytes.map_or("memory".to_owned(), |bytes| format!("{} MiB", bytes >> 20));
+                    println!("{when} process {pid} of another has {memory} of the device: the figures mean little");
+                }
+                *place = others;
+            }
+            Err(error) => self.unseen(&format!("processes of others {when}"), format!("{error:#}")),
         }
     }
 

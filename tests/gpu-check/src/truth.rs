@@ -6,12 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use aliquot_abi::nvml::nvmlProcessInfo_t;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::children;
 use crate::launcher::{Deadline, Launcher};
 use crate::nvml::Nvml;
+use crate::workers::Other;
 
 /// Tolerance for memory that the driver takes for a process but lists for none, and for memory that it takes and
 /// releases within a call.
@@ -94,6 +96,15 @@ pub(crate) fn listed_bytes(uuid: &str, pid: u32) -> anyhow::Result<u64> {
         bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// The processes on the device with `uuid`.
+pub(crate) fn others(uuid: &str) -> anyhow::Result<Vec<Other>> {
+    let other = |process: nvmlProcessInfo_t| Other {
+        pid: process.pid,
+        memory_bytes: Some(process.used_gpu_memory).filter(|bytes| *bytes != MEMORY_NOT_AVAILABLE),
+    };
+    Ok(Nvml::open()?.processes(uuid)?.into_iter().map(other).collect())
 }
 
 /// The process that [`listed_bytes`] starts.

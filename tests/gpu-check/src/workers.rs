@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
 use crate::cases::{self, CASES, Case};
-use crate::cuda::{Cuda, call};
+use crate::cuda::{COMPUTE_MODE, Cuda, call};
 use crate::deaths::{self, DEATHS};
 use crate::driver::Driver;
 use crate::facts::{self, FACTS};
@@ -38,6 +38,11 @@ pub(crate) enum WorkerCommand {
     /// Watch the used memory of the device until standard input ends. Never runs in a slice.
     Watch {
         /// The device.
+        uuid: String,
+    },
+    /// Print the processes on the device.
+    Others {
+        /// The device's UUID, as NVML writes it.
         uuid: String,
     },
     /// Print what NVML lists for a process. Runs without the shim.
@@ -115,9 +120,39 @@ pub(crate) struct Probe {
     /// The file that the driver was loaded from.
     pub(crate) driver_library: String,
 }
+    /// A `CUcomputemode`: 0, if several processes may use the device.
+    pub(crate) compute_mode: i32,
 
 /// Exit status of a probe that finds no driver or no device.
 pub(crate) const NO_DEVICE: u8 = 2;
+
+impl Probe {
+    /// Why slices of the device cannot be checked; `None`: they can be.
+    pub(crate) fn unsuitable(&self) -> Option<String> {
+        let name = &self.name;
+        // CUDA names instances so: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+        if name.contains(" MIG ") {
+            return Some(format!("{name} is a MIG instance; end MIG mode: sudo nvidia-smi -mig 0"));
+        }
+        let mode = match self.compute_mode {
+            0 => return None,
+            2 => "PROHIBITED".to_owned(),
+            3 => "EXCLUSIVE_PROCESS".to_owned(),
+            other => other.to_string(),
+        };
+        Some(format!("the compute mode of {name} is {mode}, so programs cannot share it: sudo nvidia-smi -c DEFAULT"))
+    }
+}
+
+/// A process on the device that is none of the check's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Other {
+    /// Its id, as NVML lists it.
+    pub(crate) pid: u32,
+    /// Its memory on the device; absent if NVML does not tell it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_bytes: Option<u64>,
+}
 
 /// Carries out a worker's task.
 pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
@@ -137,6 +172,7 @@ pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
         WorkerCommand::Listed { uuid, pid } => say(&truth::listed(uuid, *pid)?)?,
         WorkerCommand::Watch { uuid } => truth::watch(uuid)?,
         WorkerCommand::Overhead => say(&overhead::measure()?)?,
+        WorkerCommand::Others { uuid } => say(&truth::others(uuid)?)?,
         WorkerCommand::Load(load) => say(&load.run()?)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -186,6 +222,7 @@ fn probe() -> anyhow::Result<ExitCode> {
         driver_library: driver_library(),
     })?;
     Ok(ExitCode::SUCCESS)
+        compute_mode: cuda.attribute(COMPUTE_MODE)?,
 }
 
 /// The file from which this process has loaded the driver.

@@ -54,8 +54,9 @@ fn attribute_of(device: &Device, attribute: c_uint) -> Option<c_int> {
         40 => 3,
         16 => config.sm_count as c_int,
         // Time limit, integrated, host mapping, compute mode
-        17 | 18 | 20 => 0,
+        17 | 18 => 0,
         19 => 1,
+        20 => initialised().config.compute_mode as c_int,
         // Textures
         21 | 22 => 131_072,
         23 => 65536,

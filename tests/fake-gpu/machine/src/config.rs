@@ -72,6 +72,8 @@ pub struct Config {
     pub mps_clients: bool,
     /// Whether entries of the third version of NVML's lists of processes are longer, as from 535.43 to 535.86.
     pub long_process_entries: bool,
+    /// The devices' `CUcomputemode`, which the attribute reports. Programs are not kept from anything by it.
+    pub compute_mode: u32,
     /// The driver's version as reported by NVML.
     pub driver_version: String,
     /// The driver's CUDA version: 13000 is 13.0.
@@ -145,6 +147,8 @@ struct File {
     mps_clients: bool,
     #[serde(default)]
     long_process_entries: bool,
+    #[serde(default)]
+    compute_mode: u32,
     driver_version: Option<String>,
     cuda_version: Option<u32>,
     context_memory: Option<Size>,
@@ -290,6 +294,7 @@ impl Config {
             proc_address: file.proc_address,
             mps_clients: file.mps_clients,
             long_process_entries: file.long_process_entries,
+            compute_mode: in_range("compute_mode", file.compute_mode.into(), 0, 3).map_err(invalid)? as u32,
             driver_version: file.driver_version.unwrap_or_else(|| "580.65.06".to_owned()),
             cuda_version: in_range("cuda_version", u64::from(file.cuda_version.unwrap_or(13000)), 11000, 99990)
                 .map_err(invalid)? as u32,
@@ -436,7 +441,7 @@ mod tests {
         let config = check(
             "state = '/s'\nmode = 'instant'\ntimeslice_us = 5\ncontext_switch_us = 0\nlaunch_queue_depth = 3\n\
              concurrent_kernels = 4\nlaunch_ns = 3500\nwrite_ns = 1\nwrite_call_ns = 900\nstream_mem_ops_v1 = true\nproc_address = 'other'\n\
-             mps_clients = true\nlong_process_entries = true\ndriver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\n\
+             mps_clients = true\nlong_process_entries = true\ncompute_mode = 3\ndriver_version = '1.2'\ncuda_version = 12020\ncontext_memory = '1MiB'\n\
              context_memory_unlisted = 5\nallocation_block = '4KiB'\nteardown_ms = 7\nreserved_memory = 6\npool_chunk = '4MiB'\n[[device]]\nname = 'x'\nmemory = '2GiB'\n\
              sm_count = 4\ncompute_capability = '8.6'\nuuid = 'GPU-01234567-89ab-cdef-0123-456789abcdef'\nnvlink = [1]\n\
              numa_node = 1\npci_bus_id = '0000:1B:02.0'\n[[device]]\n",
@@ -446,7 +451,7 @@ mod tests {
         assert_eq!((config.context_memory_unlisted_bytes, config.reserved_memory_bytes), (5, 6));
         assert_eq!(config.teardown_ns, 7_000_000);
         assert!(config.stream_mem_ops_v1 && config.proc_address == ProcAddress::Other);
-        assert!(config.mps_clients && config.long_process_entries);
+        assert!(config.mps_clients && config.long_process_entries && config.compute_mode == 3);
         assert_eq!((config.launch_ns, config.write_ns, config.write_call_ns), (3500, 1, 900));
         assert_eq!((config.launch_queue_depth, config.concurrent_kernels), (3, 4));
         assert_eq!((config.context_memory_bytes, config.cuda_version, config.context_switch_ns), (1 << 20, 12020, 0));
@@ -491,6 +496,7 @@ mod tests {
             ("timeslice_us = 0", "timeslice_us 0"),
             ("mode = 'slow'", "slow"),
             ("write_ns = 2000000000", "write_ns 2000000000"),
+            ("compute_mode = 4", "compute_mode 4"),
             ("pool_chunk = '1MiB'", "pool_chunk 1048576"),
             ("allocation_block = '3MiB'", "allocation_block 3145728"),
             ("context_memory = 4\ncontext_memory_unlisted = 5", "context_memory_unlisted 5"),

@@ -6,7 +6,7 @@ use aliquot_abi::nvml::{nvmlDevice_t, nvmlReturn_t};
 
 use crate::Done;
 use crate::caller::{get, put};
-use crate::session::{index_of, not_supported};
+use crate::session::{index_of, machine, not_supported};
 
 const TEMPERATURE_C: c_uint = 35;
 const POWER_LIMIT_MILLIWATT: c_uint = 700_000;
@@ -84,7 +84,7 @@ pub(crate) fn nvmlDeviceGetDisplayMode(handle: nvmlDevice_t, mode: *mut c_uint) 
 }
 
 pub(crate) fn nvmlDeviceGetComputeMode(handle: nvmlDevice_t, mode: *mut c_uint) -> Done {
-    put_fixed(handle, mode, 0)
+    put_fixed(handle, mode, machine()?.config().compute_mode)
 }
 
 pub(crate) fn nvmlDeviceGetTotalEccErrors(
