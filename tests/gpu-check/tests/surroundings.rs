@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use aliquot_harness::{HostProgram, MIB, Process, SimulatedGpu, artifacts};
+use aliquot_harness::{HostProgram, MIB, Process, SimulatedGpu, artifacts, tool};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -56,4 +56,25 @@ fn processes_of_others_are_listed() {
     }
     let said = format!("process {} of another has", other.id());
     assert_eq!(String::from_utf8_lossy(&outcome.stdout).matches(&said).count(), 2, "{outcome:?}");
+}
+
+/// In containers of Docker and of Kubernetes, the memory file systems are mounted `noexec`. So regions lie on a disk.
+#[test]
+fn where_regions_lie_on_a_disk_events_take_the_place_of_markers() {
+    let gpu = SimulatedGpu::new();
+    let script = r#"set -e
+        mount --bind /dev/shm /dev/shm
+        mount -o remount,bind,noexec /dev/shm
+        mount -t tmpfs -o noexec tmpfs /run
+        exec "$0" "$@""#;
+    let mut container = Command::new(tool("unshare", "util-linux"));
+    container.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    container.arg(env!("CARGO_BIN_EXE_aliquot-gpu-check"));
+    container.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", env!("CARGO_TARGET_TMPDIR"));
+    let (outcome, results) = check(&gpu, container, &["--only", "conformance", "--case", "markers"]);
+    assert_eq!(outcome.status.code(), Some(0), "{outcome:?}");
+    let findings: Vec<&Value> = list(&results["conformance"]).flat_map(|case| list(&case["findings"])).collect();
+    let by_events = |finding: &&&Value| finding["saw"] == "by the process, from events";
+    assert_eq!(findings.iter().filter(by_events).count(), 1, "{findings:?}");
+    assert!(list(&results["unseen"]).any(|unseen| unseen["what"] == "markers that the device writes"), "{results}");
 }
