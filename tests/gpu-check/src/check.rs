@@ -156,9 +156,9 @@ impl Setting<'_> {
             Part::Facts => facts(run),
             Part::Conformance => conformance(run, cases),
             Part::Overhead => run.report.overhead = Some(overhead::compare(run, if quick { 1 } else { 7 })),
-            Part::Shares => shares(run, &Series::new(quick, lead)),
+            Part::Shares => shares(run, &Series::new(quick, lead, points)),
             Part::Simulated => {
-                if let Err(error) = simulated(run, programs, &Series::new(quick, lead)) {
+                if let Err(error) = simulated(run, programs, &Series::new(quick, lead, points)) {
                     run.fails("the same shares on a simulated GPU", &error);
                 }
             }
@@ -225,7 +225,7 @@ fn shares(run: &mut PartRun, series: &Series) {
     run.report.shares = Some(Vec::new());
     let launcher = run.launcher.clone();
     series.measure(run, &launcher, |run, measured| {
-        run.report.shares.get_or_insert_default().extend(shares::compare(measured, &[]));
+        run.report.shares = Some(shares::compare(measured.to_vec(), &[]));
     });
 }
 
@@ -240,7 +240,7 @@ fn simulated(run: &mut PartRun, programs: &Path, series: &Series) -> anyhow::Res
     let socket = Some(manager.socket().to_owned());
     let launcher = Launcher { socket, device_uuid: gpu.uuid(), environment, ..run.launcher.clone() };
     let mut simulated = Vec::new();
-    series.measure(run, &launcher, |_, measured| simulated.extend(measured));
+    series.measure(run, &launcher, |_, measured| simulated = measured.to_vec());
     let on_device = run.report.shares.take().unwrap_or_default();
     let on_device = on_device.into_iter().map(|compared| compared.measured).collect();
     run.report.shares = Some(shares::compare(on_device, &simulated));

@@ -283,9 +283,7 @@ impl Report {
         }
         for Compared { measured, .. } in self.shares.iter().flatten() {
             let Measurement { load, beside, wanted_percent, measured_percent, .. } = measured;
-            // A share that is NaN is wrong as well.
-            let is_right = (measured_percent - wanted_percent).abs() <= self.share_tolerance_points;
-            if !is_right {
+            if measured.is_beyond(self.share_tolerance_points) {
                 let beside = if beside.is_empty() { "nothing" } else { beside };
                 failures.push(format!(
                     "shares: {load} beside {beside}: {measured_percent:.2} % instead of {wanted_percent:.0} %"
@@ -386,7 +384,8 @@ impl Report {
         ];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for compared in self.shares.iter().flatten() {
-            let Measurement { wanted_percent, measured_percent, .. } = compared.measured;
+            let Measurement { wanted_percent, measured_percent, first_percent, .. } = compared.measured;
+            let first = first_percent.map_or(String::new(), |percent| format!(" (first {percent:.2})"));
             let off = measured_percent - wanted_percent;
             let exact = if off.abs() <= SHARE_POINTS { "yes" } else { "no" };
             let beside = &compared.measured.beside;
@@ -394,7 +393,7 @@ impl Report {
                 compared.measured.load.clone(),
                 if beside.is_empty() { "nothing".to_owned() } else { beside.clone() },
                 format!("{wanted_percent:.0}"),
-                format!("{measured_percent:.2}"),
+                format!("{measured_percent:.2}{first}"),
                 format!("{off:+.2}"),
                 exact.to_owned(),
                 format!("{:.1}", compared.measured.first_second_percent),

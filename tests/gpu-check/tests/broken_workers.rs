@@ -110,6 +110,20 @@ fn a_worker_that_dies_costs_what_it_was_to_measure() {
 }
 
 #[test]
+fn a_share_that_is_off_is_measured_once_more() {
+    // The first load in a slice is not limited.
+    let broken =
+        Broken::by(r#"case "$*" in *"worker load"*) if mkdir $dir/once 2>/dev/null; then unset LD_PRELOAD; fi;; esac"#);
+    broken.check(&["--only", "shares", "--share-tolerance", "20"]).output().unwrap();
+    let results = broken.results();
+    let share = &results["shares"][0];
+    assert_eq!(share["wanted_percent"], 30.0);
+    let (first, measured) = (share["first_percent"].as_f64().unwrap(), share["measured_percent"].as_f64().unwrap());
+    assert!(first > 60.0 && measured < 60.0, "{share}");
+    assert!(texts(&results["failures"]).iter().all(|failure| !failure.contains("100.")), "{results}");
+}
+
+#[test]
 fn a_worker_that_hangs_is_ended_with_its_part() {
     let broken = Broken::by(HANGS);
     let check = ["--only", "overhead,runtime", "--part-seconds", "20"];

@@ -51,6 +51,7 @@ mod tests {
             beside: String::new(),
             wanted_percent: 30.0,
             measured_percent,
+            first_percent: None,
             first_second_percent: 0.0,
             worst_second_percent: 0.0,
         }

@@ -1,7 +1,7 @@
 //! Runs the cases of a series, and converts the measured rates to shares.
 
 use std::iter;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
@@ -30,44 +30,87 @@ pub(crate) struct Measurement {
     pub(crate) wanted_percent: f64,
     /// The work done, in percent of the work that the load does alone without a slice.
     pub(crate) measured_percent: f64,
+    /// The same by the first measurement, if it was so far from the expected share that there was a second one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) first_percent: Option<f64>,
     /// The same for the first second.
     pub(crate) first_second_percent: f64,
     /// The same for the second in which it was farthest from the expected share, including the first second.
     pub(crate) worst_second_percent: f64,
 }
 
+impl Measurement {
+    /// Whether the share is off by more than `points`, or was not measured at all.
+    pub(crate) fn is_beyond(&self, points: f64) -> bool {
+        // A share that is NaN is wrong as well.
+        let is_right = (self.measured_percent - self.wanted_percent).abs() <= points;
+        !is_right
+    }
+}
+
+/// A case that is to be measured once more.
+struct Doubtful {
+    step: String,
+    tenants: Vec<Tenant>,
+    /// The place of its results.
+    place: usize,
+}
+
 impl Series {
-    /// Measures all cases with the workers of `launcher`, as a part of `run`. Calls `note` with each case's results.
+    /// Measures all cases with the workers of `launcher`, as a part of `run`. Calls `note` with all results so far after
+    /// each case. A case with a share that is off is measured once more at the end, if there is time: something else may
+    /// have used the machine meanwhile.
     pub(crate) fn measure(
         &self,
         run: &mut PartRun,
         launcher: &Launcher,
-        mut note: impl FnMut(&mut PartRun, Vec<Measurement>),
+        mut note: impl FnMut(&mut PartRun, &[Measurement]),
     ) {
         let mut rates = Rates { series: self, launcher, full: Vec::new() };
-        let mut measure = |step: &str, measured: &mut dyn FnMut(&mut Rates) -> anyhow::Result<Vec<Measurement>>| {
-            if !run.begins(step) {
-                return;
+        let (mut all, mut doubtful, mut longest) = (Vec::new(), Vec::new(), Duration::ZERO);
+        for case in self.cases.iter().map(Some).chain(self.arithmetic.then_some(None)) {
+            let step = case.map_or("halves of arithmetic".to_owned(), |case| name_of(case));
+            if !run.begins(&step) {
+                continue;
             }
-            match measured(&mut rates) {
-                Ok(measured) => note(run, measured),
-                Err(error) => run.fails(step, &error),
+            let started = Instant::now();
+            let measured = case.map_or_else(|| rates.halves_of_arithmetic(), |case| Ok(case.clone()));
+            match measured.and_then(|tenants| Ok((rates.shares(&tenants)?, tenants))) {
+                Ok((measured, tenants)) => {
+                    if measured.iter().any(|share| share.is_beyond(self.points)) {
+                        doubtful.push(Doubtful { step, tenants, place: all.len() });
+                    }
+                    all.extend(measured);
+                    note(run, &all);
+                }
+                Err(error) => run.fails(&step, &error),
             }
             run.save();
-        };
-        for case in &self.cases {
-            let name = |tenant: &Tenant| format!("{} % {}", tenant.request_percent, tenant.name);
-            let names: Vec<String> = case.iter().map(name).collect();
-            measure(&names.join(" beside "), &mut |rates| rates.shares(case));
+            longest = longest.max(started.elapsed());
         }
-        if self.arithmetic {
-            measure("halves of arithmetic", &mut |rates| {
-                let load = rates.arithmetic()?;
-                let name = format!("arithmetic, {} a kernel", duration(load.kernel_ns));
-                rates.shares(&[50, 50].map(|percent| Tenant::new(percent, name.clone(), load.clone())))
-            });
+        for Doubtful { step, tenants, place } in doubtful {
+            if run.launcher.deadline.left() < longest || !run.begins(&format!("{step}, once more")) {
+                break;
+            }
+            rates.forget(&tenants);
+            match rates.shares(&tenants) {
+                Ok(again) => {
+                    for (share, again) in all[place..].iter_mut().zip(again) {
+                        *share = Measurement { first_percent: Some(share.measured_percent), ..again };
+                    }
+                    note(run, &all);
+                }
+                Err(error) => run.fails(&step, &error),
+            }
+            run.save();
         }
     }
+}
+
+/// A case in words.
+fn name_of(case: &[Tenant]) -> String {
+    let name = |tenant: &Tenant| format!("{} % {}", tenant.request_percent, tenant.name);
+    case.iter().map(name).collect::<Vec<_>>().join(" beside ")
 }
 
 /// The rates of loads without a slice on an idle device, measured on first use.
@@ -85,6 +128,11 @@ impl Rates<'_> {
         let rate = self.run(&[(load, None)], self.series.window)?[0].kernels_per_second;
         self.full.push((load.clone(), rate));
         Ok(rate)
+    }
+
+    /// Lets the rates of these tenants' loads be measured anew.
+    fn forget(&mut self, tenants: &[Tenant]) {
+        self.full.retain(|(known, _)| tenants.iter().all(|tenant| tenant.load != *known));
     }
 
     fn shares(&mut self, tenants: &[Tenant]) -> anyhow::Result<Vec<Measurement>> {
@@ -112,9 +160,11 @@ impl Rates<'_> {
         run_together(self.launcher, self.series.lead, loads, window)
     }
 
-    /// A load of arithmetic kernels that take about 1 ms alone.
-    fn arithmetic(&self) -> anyhow::Result<Load> {
-        arithmetic(self.launcher, self.series.lead, MS)
+    /// Two tenants with arithmetic kernels that take about 1 ms alone.
+    fn halves_of_arithmetic(&self) -> anyhow::Result<Vec<Tenant>> {
+        let load = arithmetic(self.launcher, self.series.lead, MS)?;
+        let name = format!("arithmetic, {} a kernel", duration(load.kernel_ns));
+        Ok([50, 50].map(|percent| Tenant::new(percent, name.clone(), load.clone())).to_vec())
     }
 }
 
@@ -181,6 +231,7 @@ fn of(tenants: &[Tenant], index: usize, tenant: &Tenant, work: &Work, full: f64)
         beside: beside.join(", "),
         wanted_percent: tenant.wanted_percent,
         measured_percent: work.kernels_per_second / full * 100.0,
+        first_percent: None,
         first_second_percent: first,
         worst_second_percent: worst,
     }

@@ -24,6 +24,8 @@ pub(crate) struct Series {
     pub(super) window: Duration,
     /// How long a worker may take until it is ready.
     pub(super) lead: Duration,
+    /// Allowed error of a share in percentage points.
+    pub(super) points: f64,
     pub(super) cases: Vec<Vec<Tenant>>,
     /// Whether arithmetic kernels are measured too. Their duration must be determined first.
     pub(super) arithmetic: bool,
@@ -42,13 +44,13 @@ impl Tenant {
 
 impl Series {
     /// A series that takes about nine minutes, or with `quick` less than a minute.
-    pub(crate) fn new(quick: bool, lead: Duration) -> Series {
+    pub(crate) fn new(quick: bool, lead: Duration, points: f64) -> Series {
         let graphs = Load { graph: 100, ..Load::spin(&[50 * US]) };
         let graphs = || Tenant::new(50, "graphs of 100 kernels of 50 µs".to_owned(), graphs.clone());
         if quick {
             let cases =
                 vec![vec![Tenant::spin(30, MS)], vec![graphs()], vec![Tenant::spin(30, MS), Tenant::spin(70, MS)]];
-            return Series { window: Duration::from_secs(3), lead, cases, arithmetic: false };
+            return Series { window: Duration::from_secs(3), lead, points, cases, arithmetic: false };
         }
         let kernels = [50 * US, MS, 20 * MS, 200 * MS];
         let mut cases: Vec<Vec<Tenant>> = Vec::new();
@@ -75,7 +77,7 @@ impl Series {
         cases.push((0..10).map(|number| Tenant::spin(10, [50 * US, MS, 20 * MS][number % 3])).collect());
         cases.push(beside_an_idle_one());
         cases.push(vec![Tenant { name: "kernels of 50 µs, not limited".to_owned(), ..Tenant::spin(100, 50 * US) }]);
-        Series { window: Duration::from_secs(5), lead, cases, arithmetic: true }
+        Series { window: Duration::from_secs(5), lead, points, cases, arithmetic: true }
     }
 }
 
@@ -98,7 +100,7 @@ mod tests {
     #[test]
     fn no_case_asks_for_more_than_a_device() {
         for quick in [false, true] {
-            for case in Series::new(quick, Duration::ZERO).cases {
+            for case in Series::new(quick, Duration::ZERO, 2.0).cases {
                 let requested: u32 = case.iter().map(|tenant| tenant.request_percent).sum();
                 assert!(requested <= 100, "{case:?}");
             }
