@@ -5,7 +5,7 @@ use std::{error, fmt, ptr};
 
 use aliquot_abi::cuda::{
     CUDA_KERNEL_NODE_PARAMS_V1, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
-    CUgraphNode, CUmodule, CUresult, CUstream, CUuuid,
+    CUgraphNode, CUlaunchConfig, CUmodule, CUresult, CUstream, CUuuid,
 };
 
 use crate::driver::Driver;
@@ -19,6 +19,8 @@ const EVENT_BLOCKING_SYNC: c_uint = 1;
 
 /// The attribute for the device's `CUcomputemode`.
 pub(crate) const COMPUTE_MODE: c_uint = 20;
+/// The attribute whether the device has cooperative launches.
+pub(crate) const COOPERATIVE_LAUNCH: c_uint = 95;
 
 /// A driver call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +89,18 @@ pub(crate) struct Shape {
 impl Shape {
     /// One thread.
     pub(crate) const ONE: Shape = Shape { blocks: 1, threads: 1 };
+}
+
+/// The configuration for a launch of one thread in `stream`.
+pub(crate) fn one_thread(stream: CUstream) -> CUlaunchConfig {
+    CUlaunchConfig {
+        grid_dim: [1; 3],
+        block_dim: [1; 3],
+        shared_mem_bytes: 0,
+        stream,
+        attrs: ptr::null_mut(),
+        num_attrs: 0,
+    }
 }
 
 impl Cuda {

@@ -1,7 +1,9 @@
 //! The driver's functions, found as a plain program finds them: by `dlopen` and `dlsym`. No CUDA toolkit is needed.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::{mem, ptr};
 
+use aliquot_abi::cuda::{CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult};
 use anyhow::Context;
 use libloading::Library;
 use libloading::os::unix;
@@ -67,6 +69,33 @@ macro_rules! driver {
             }
         }
 
+        impl Driver {
+            /// Takes the functions that `cuGetProcAddress` gives, where it gives one, as programs of the CUDA runtime do.
+            /// Returns the symbols of these functions.
+            pub(crate) fn take_given(&mut self) -> Vec<&'static str> {
+                let get = Get { v1: self.cuGetProcAddress, v2: self.cuGetProcAddress_v2 };
+                let mut taken = Vec::new();
+                $(
+                    if let Some(address) = get.ask(concat!(stringify!($name), "\0"), $since, false) {
+                        // SAFETY: for this version the name stands for exactly this symbol, so the type is its type.
+                        let function = unsafe { mem::transmute::<*mut c_void, types::$symbol>(address) };
+                        self.$symbol = Some(function);
+                        taken.push(stringify!($symbol));
+                    }
+                    $(
+                        let since = if $since > PER_THREAD_SINCE { $since } else { PER_THREAD_SINCE };
+                        if let Some(address) = get.ask(concat!(stringify!($name), "\0"), since, true) {
+                            // SAFETY: as above; the forms for per-thread default streams have the same type.
+                            let function = unsafe { mem::transmute::<*mut c_void, types::$symbol>(address) };
+                            self.$per_thread = Some(function);
+                            taken.push(stringify!($per_thread));
+                        }
+                    )?
+                )*
+                taken
+            }
+        }
+
         /// The whole table.
         pub(crate) const TABLE: &[Line] = &[
             $(
@@ -94,6 +123,31 @@ macro_rules! driver {
 unsafe fn find<F: Copy>(library: &Library, symbol: &str) -> Option<F> {
     // SAFETY: by this function's contract.
     unsafe { library.get::<F>(symbol.as_bytes()) }.ok().map(|function| *function)
+}
+
+/// The driver's versions of `cuGetProcAddress`.
+struct Get {
+    v1: Option<types::cuGetProcAddress>,
+    v2: Option<types::cuGetProcAddress_v2>,
+}
+
+impl Get {
+    /// The address that programs of CUDA `version` get for `name`, which has a closing NUL.
+    fn ask(&self, name: &str, version: c_int, is_per_thread: bool) -> Option<*mut c_void> {
+        let flags = match is_per_thread {
+            true => CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+            false => CU_GET_PROC_ADDRESS_LEGACY_STREAM,
+        };
+        let (name, mut found, mut status) = (name.as_ptr().cast(), ptr::null_mut(), 0);
+        let result = match (self.v2, self.v1) {
+            // SAFETY: the name ends with a NUL; the outputs are live locals.
+            (Some(get), _) => unsafe { get(name, &mut found, version, flags, &mut status) },
+            // SAFETY: as above.
+            (None, Some(get)) => unsafe { get(name, &mut found, version, flags) },
+            (None, None) => CUresult::NOT_FOUND,
+        };
+        (result.is_ok() && !found.is_null()).then_some(found)
+    }
 }
 
 aliquot_abi::cuda_api!(driver);

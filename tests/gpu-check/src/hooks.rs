@@ -2,15 +2,19 @@
 //! usage, as the node manager shows it outside of the slice, must show just that. If a hook is passed by, its line of
 //! the usage stays as without any use.
 
+use std::ffi::c_void;
 use std::path::Path;
 use std::process::Command;
+use std::ptr;
 use std::time::{Duration, Instant};
 
+use aliquot_abi::cuda::{CU_STREAM_PER_THREAD, CUgraphExec, CUstream};
 use anyhow::bail;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::cuda::{Cuda, Shape, call};
+use crate::cuda::{COOPERATIVE_LAUNCH, Cuda, Done, Kernel, Shape, call, one_thread};
+use crate::driver::Driver;
 use crate::findings::Findings;
 use crate::launcher::{Launcher, Running};
 use crate::part_run::PartRun;
@@ -45,11 +49,28 @@ pub(crate) enum Use {
     MallocAsync,
     /// `cuLaunchKernel`.
     Launch,
+    /// `cuLaunchKernel`, in its form for per-thread default streams.
+    LaunchPerThread,
+    /// `cuLaunchKernelEx`.
+    LaunchEx,
+    /// `cuLaunchCooperativeKernel`.
+    LaunchCooperative,
     /// `cuGraphLaunch`.
     Graph,
 }
 
 impl Use {
+    /// The ways of the driver API.
+    const ALL: [Use; 7] = [
+        Use::Malloc,
+        Use::MallocAsync,
+        Use::Launch,
+        Use::LaunchPerThread,
+        Use::LaunchEx,
+        Use::LaunchCooperative,
+        Use::Graph,
+    ];
+
     /// Its name on the command line of workers.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -57,8 +78,56 @@ impl Use {
             Use::Malloc => "malloc",
             Use::MallocAsync => "malloc-async",
             Use::Launch => "launch",
+            Use::LaunchPerThread => "launch-per-thread",
+            Use::LaunchEx => "launch-ex",
+            Use::LaunchCooperative => "launch-cooperative",
             Use::Graph => "graph",
         }
+    }
+
+    /// The symbol of its function.
+    fn symbol(self) -> &'static str {
+        match self {
+            Use::Nothing => "cuInit",
+            Use::Malloc => "cuMemAlloc_v2",
+            Use::MallocAsync => "cuMemAllocAsync",
+            Use::Launch => "cuLaunchKernel",
+            Use::LaunchPerThread => "cuLaunchKernel_ptsz",
+            Use::LaunchEx => "cuLaunchKernelEx",
+            Use::LaunchCooperative => "cuLaunchCooperativeKernel",
+            Use::Graph => "cuGraphLaunch",
+        }
+    }
+
+    fn takes_memory(self) -> bool {
+        matches!(self, Use::Malloc | Use::MallocAsync)
+    }
+}
+
+/// A program that uses the device in one way.
+pub(crate) struct Attempt {
+    kind: Use,
+    /// The way's name in findings.
+    name: String,
+    /// The program's arguments.
+    args: Vec<&'static str>,
+}
+
+impl Attempt {
+    /// A program with these arguments.
+    pub(crate) fn new(kind: Use, args: &[&'static str]) -> Attempt {
+        Attempt { kind, name: kind.name().to_owned(), args: args.to_vec() }
+    }
+
+    /// A worker of this program, which finds the driver's functions by `dlsym`.
+    fn by_dlsym(kind: Use) -> Attempt {
+        Attempt::new(kind, &["worker", "use", kind.name()])
+    }
+
+    /// A worker of this program, which finds the driver's functions by `cuGetProcAddress`.
+    fn by_proc_address(kind: Use) -> Attempt {
+        let args = vec!["worker", "use", kind.name(), "--by-proc-address"];
+        Attempt { kind, name: format!("{} by cuGetProcAddress", kind.name()), args }
     }
 }
 
@@ -72,9 +141,12 @@ struct Seen {
 }
 
 /// The program's own account of its use.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Used {
     launches: u64,
+    /// What the driver or the device lacks for this use; empty: nothing.
+    #[serde(default)]
+    missing: String,
 }
 
 /// A part of the answer of `aliquot ps --json`.
@@ -96,53 +168,62 @@ struct PartUsage {
     core_used_ns: u64,
 }
 
-/// Checks the ways of the driver API.
+/// Checks the ways of the driver API, each with its function found in both ways.
 pub(crate) fn check(run: &mut PartRun) {
-    let what = "the driver API";
+    let attempts = Use::ALL.map(Attempt::by_dlsym).into_iter().chain(Use::ALL.map(Attempt::by_proc_address));
+    check_these(run, "the driver API", &attempts.collect::<Vec<_>>());
+}
+
+fn check_these(run: &mut PartRun, what: &str, attempts: &[Attempt]) {
     if run.begins(what) {
         let mut findings = Findings::default();
         match std::env::current_exe() {
-            Ok(own) => each_is_noticed(&run.launcher, &own, |kind| vec!["worker", "use", kind.name()], &mut findings),
+            Ok(own) => each_is_noticed(&run.launcher, &own, &Attempt::by_dlsym(Use::Nothing), attempts, &mut findings),
             Err(error) => findings.expect("the check finds its own program", false, error.to_string()),
         }
         run.add(what, Way::Limited, findings);
     }
 }
 
-/// Runs `program` in the limited slice for each way, with these arguments, and judges what the usage shows.
+/// Runs `program` in the limited slice for each attempt, and judges what the usage shows beyond that of `nothing`.
 pub(crate) fn each_is_noticed(
     launcher: &Launcher,
     program: &Path,
-    args: impl Fn(Use) -> Vec<&'static str>,
+    nothing: &Attempt,
+    attempts: &[Attempt],
     findings: &mut Findings,
 ) {
     let launcher = Launcher { slice_name: Some(SLICE.to_owned()), ..launcher.clone() };
     let share = Way::Limited.share(&launcher.limits);
-    let seen = |kind: Use| {
-        let command = launcher.command(share.as_ref(), program, &args(kind));
+    let seen = |attempt: &Attempt| {
+        let command = launcher.command(share.as_ref(), program, &attempt.args);
         launcher.start_command(command).and_then(|running| watched(&launcher, running))
     };
     // The first context shows the node manager what contexts take. It charges for all later ones in the same way.
-    let nothing = match seen(Use::Nothing).and_then(|_| seen(Use::Nothing)) {
+    let nothing = match seen(nothing).and_then(|_| seen(nothing)) {
         Ok((nothing, _)) => nothing,
         Err(error) => {
             findings.expect("a program that only makes a context runs to its end", false, format!("{error:#}"));
             return;
         }
     };
-    for kind in [Use::Malloc, Use::MallocAsync, Use::Launch, Use::Graph] {
-        let name = kind.name();
-        let (seen, used) = match seen(kind) {
+    for attempt in attempts {
+        let Attempt { kind, name, .. } = attempt;
+        let (seen, used) = match seen(attempt) {
             Ok(both) => both,
             Err(error) => {
                 findings.expect(format!("{name}: the program runs to its end"), false, format!("{error:#}"));
                 continue;
             }
         };
+        if !used.missing.is_empty() {
+            findings.skip(name, used.missing);
+            continue;
+        }
         let more_bytes = seen.charged_bytes.saturating_sub(nothing.charged_bytes);
         let more_launches = seen.launches.saturating_sub(nothing.launches);
         let more_ns = seen.device_ns.saturating_sub(nothing.device_ns);
-        if matches!(kind, Use::Malloc | Use::MallocAsync) {
+        if kind.takes_memory() {
             findings.expect(
                 format!("{name}: its memory is charged"),
                 (BYTES..2 * BYTES).contains(&more_bytes),
@@ -155,7 +236,7 @@ pub(crate) fn each_is_noticed(
             used.launches > 0 && more_launches >= used.launches * LEAST_PERCENT / PERCENT,
             format!("{more_launches} of {}", used.launches),
         );
-        let least_ns = used.launches * kernel_ns(kind) * LEAST_PERCENT / PERCENT;
+        let least_ns = used.launches * kernel_ns(*kind) * LEAST_PERCENT / PERCENT;
         findings.expect(
             format!("{name}: its device time is charged"),
             more_ns >= least_ns,
@@ -177,8 +258,8 @@ fn watched(launcher: &Launcher, mut running: Running) -> anyhow::Result<(Seen, U
         looks.extend(usage(launcher));
         std::thread::sleep(LOOK_INTERVAL);
     }
-    let used = running.answer()?;
-    if looks.is_empty() {
+    let used: Used = running.answer()?;
+    if looks.is_empty() && used.missing.is_empty() {
         bail!("`aliquot ps --json` has not shown the slice while the program ran");
     }
     let most = |figure: fn(&Seen) -> u64| looks.iter().map(figure).max().unwrap_or_default();
@@ -207,10 +288,25 @@ fn usage(launcher: &Launcher) -> Option<Seen> {
 }
 
 /// The program's process: uses the device in one way, and holds what it has taken for a while.
-pub(crate) fn use_device(kind: Use) -> anyhow::Result<Used> {
-    let cuda = Cuda::open()?;
+pub(crate) fn use_device(kind: Use, by_proc_address: bool) -> anyhow::Result<Used> {
+    let mut driver = Driver::load()?;
+    let has_launch_ex = driver.cuLaunchKernelEx.is_some();
+    let given = if by_proc_address { driver.take_given() } else { vec![kind.symbol()] };
+    let cuda = Cuda::start(driver)?.with_kernels()?;
+    let missing = match kind {
+        Use::LaunchEx if !has_launch_ex => "the driver lacks it",
+        Use::LaunchCooperative if cuda.attribute(COOPERATIVE_LAUNCH)? == 0 => "the device has no cooperative launch",
+        _ => "",
+    };
+    if !missing.is_empty() {
+        return Ok(Used { missing: missing.to_owned(), ..Used::default() });
+    }
+    if !given.contains(&kind.symbol()) {
+        bail!("cuGetProcAddress does not give {}", kind.symbol());
+    }
     let (spin, stream) = (cuda.kernel(c"spin_ns")?, cuda.stream()?);
-    let graph = if kind == Use::Graph { Some(cuda.graph(spin, Shape::ONE, KERNEL_NS, GRAPH_KERNELS)?) } else { None };
+    let graph =
+        if kind == Use::Graph { cuda.graph(spin, Shape::ONE, KERNEL_NS, GRAPH_KERNELS)? } else { CUgraphExec::NULL };
     match kind {
         Use::Malloc => drop(cuda.allocate(BYTES)?),
         Use::MallocAsync => {
@@ -219,21 +315,42 @@ pub(crate) fn use_device(kind: Use) -> anyhow::Result<Used> {
             unsafe { call!(cuda, cuMemAllocAsync(&mut address, BYTES as usize, stream))? };
             cuda.finish(stream)?;
         }
-        Use::Nothing | Use::Launch | Use::Graph => {}
+        _ => {}
     }
-    let (start, mut used) = (Instant::now(), Used { launches: 0 });
+    let (start, mut used) = (Instant::now(), Used::default());
     while start.elapsed() < USE_TIME {
-        match (kind, graph) {
-            (Use::Launch, _) => cuda.launch(spin, Shape::ONE, stream, KERNEL_NS)?,
-            (Use::Graph, Some(graph)) => cuda.launch_graph(graph, stream)?,
-            _ => std::thread::sleep(LOOK_INTERVAL),
+        if kind == Use::Nothing || kind.takes_memory() {
+            std::thread::sleep(LOOK_INTERVAL);
+            continue;
         }
-        if matches!(kind, Use::Launch | Use::Graph) {
-            used.launches += 1;
-            cuda.finish(stream)?;
-        }
+        launch(&cuda, kind, spin, graph, stream)?;
+        used.launches += 1;
+        cuda.finish(if kind == Use::LaunchPerThread { CU_STREAM_PER_THREAD } else { stream })?;
     }
     // The usage of a program that has ended is not shown any more.
     std::thread::sleep(USE_TIME);
     Ok(used)
+}
+
+/// Launches the kernel, or the graph, in the way of `kind`.
+fn launch(cuda: &Cuda, kind: Use, kernel: Kernel, graph: CUgraphExec, stream: CUstream) -> Done {
+    let mut duration_ns = KERNEL_NS;
+    let mut parameters: [*mut c_void; 1] = [(&raw mut duration_ns).cast()];
+    let (function, parameters, none) = (kernel.0, parameters.as_mut_ptr(), ptr::null_mut());
+    // SAFETY: the kernel has one parameter of eight bytes, which the driver copies before each call returns.
+    unsafe {
+        match kind {
+            Use::Nothing | Use::Malloc | Use::MallocAsync => Ok(()),
+            Use::Launch => call!(cuda, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, none)),
+            Use::LaunchPerThread => {
+                let stream = CUstream::NULL;
+                call!(cuda, cuLaunchKernel_ptsz(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, none))
+            }
+            Use::LaunchEx => call!(cuda, cuLaunchKernelEx(&one_thread(stream), function, parameters, none)),
+            Use::LaunchCooperative => {
+                call!(cuda, cuLaunchCooperativeKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters))
+            }
+            Use::Graph => cuda.launch_graph(graph, stream),
+        }
+    }
 }

@@ -140,7 +140,7 @@ impl Part {
     /// The order of a quick check, with each part's portion of its time: what a slice promises comes first. Time that a
     /// part leaves is for those after it.
     const QUICK: [(Part, u32); 11] = [
-        (Part::Hooks, 4),
+        (Part::Hooks, 12),
         (Part::Conformance, 28),
         (Part::Shares, 7),
         (Part::Runtime, 9),

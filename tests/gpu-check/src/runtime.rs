@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde::Deserialize;
 
 use crate::findings::Findings;
-use crate::hooks::each_is_noticed;
+use crate::hooks::{Attempt, Use, each_is_noticed};
 use crate::launcher::Launcher;
 use crate::part_run::PartRun;
 use crate::way::Way;
@@ -77,7 +77,9 @@ fn check_kind(
             format!("{percent:.1} % of what is done without a slice"),
         );
     }
-    each_is_noticed(launcher, &program, |kind| vec!["0", "0", kind.name()], findings);
+    let attempt = |kind: Use| Attempt::new(kind, &["0", "0", kind.name()]);
+    let attempts = [Use::Malloc, Use::MallocAsync, Use::Launch, Use::Graph].map(attempt);
+    each_is_noticed(launcher, &program, &attempt(Use::Nothing), &attempts, findings);
     for (way, said) in [(Way::Bare, bare), (Way::Unlimited, unlimited), (Way::Limited, limited)] {
         for finding in said.findings.findings {
             let holds = finding.verdict == crate::findings::Verdict::Holds;

@@ -77,6 +77,9 @@ pub(crate) enum WorkerCommand {
     Use {
         /// What the program does with the device.
         kind: Use,
+        /// Find the driver's functions by `cuGetProcAddress`.
+        #[arg(long)]
+        by_proc_address: bool,
     },
     /// Kill a process that holds much memory.
     Death {
@@ -117,14 +120,11 @@ pub(crate) struct Probe {
     pub(crate) driver_version: String,
     /// The driver's CUDA version: 12040 is 12.4.
     pub(crate) cuda_version: i32,
+    /// A `CUcomputemode`: 0, if several processes may use the device.
+    pub(crate) compute_mode: i32,
     /// The file that the driver was loaded from.
     pub(crate) driver_library: String,
 }
-    /// A `CUcomputemode`: 0, if several processes may use the device.
-    pub(crate) compute_mode: i32,
-
-/// Exit status of a probe that finds no driver or no device.
-pub(crate) const NO_DEVICE: u8 = 2;
 
 impl Probe {
     /// Why slices of the device cannot be checked; `None`: they can be.
@@ -154,6 +154,9 @@ pub(crate) struct Other {
     pub(crate) memory_bytes: Option<u64>,
 }
 
+/// Exit status of a probe that finds no driver or no device.
+pub(crate) const NO_DEVICE: u8 = 2;
+
 /// Carries out a worker's task.
 pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
     match command {
@@ -161,7 +164,7 @@ pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
         WorkerCommand::Hold { bytes, host_bytes } => cases::hold_memory(*bytes, *host_bytes)?,
         WorkerCommand::HoldAndDie { bytes, host_bytes } => deaths::hold_and_die(*bytes, *host_bytes)?,
         WorkerCommand::TakeWhenFree { bytes, since_ns } => say(&deaths::take_when_free(*bytes, *since_ns)?)?,
-        WorkerCommand::Use { kind } => say(&hooks::use_device(*kind)?)?,
+        WorkerCommand::Use { kind, by_proc_address } => say(&hooks::use_device(*kind, *by_proc_address)?)?,
         WorkerCommand::Death { name } => say(&case(DEATHS, name, Way::Bare, Limits::with_contexts_of(0))?)?,
         WorkerCommand::OpenShared => cases::open_shared()?,
         WorkerCommand::Case { name, way, limits } => say(&case(CASES, name, *way, *limits)?)?,
@@ -169,10 +172,10 @@ pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
         WorkerCommand::AskStale => facts::ask_stale()?,
         WorkerCommand::Overlap => facts::overlap()?,
         WorkerCommand::WatchGaps => facts::watch_gaps()?,
+        WorkerCommand::Others { uuid } => say(&truth::others(uuid)?)?,
         WorkerCommand::Listed { uuid, pid } => say(&truth::listed(uuid, *pid)?)?,
         WorkerCommand::Watch { uuid } => truth::watch(uuid)?,
         WorkerCommand::Overhead => say(&overhead::measure()?)?,
-        WorkerCommand::Others { uuid } => say(&truth::others(uuid)?)?,
         WorkerCommand::Load(load) => say(&load.run()?)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -219,10 +222,10 @@ fn probe() -> anyhow::Result<ExitCode> {
         memory_bytes,
         driver_version: Nvml::open().and_then(|nvml| nvml.driver_version()).unwrap_or_default(),
         cuda_version: cuda.version()?,
+        compute_mode: cuda.attribute(COMPUTE_MODE)?,
         driver_library: driver_library(),
     })?;
     Ok(ExitCode::SUCCESS)
-        compute_mode: cuda.attribute(COMPUTE_MODE)?,
 }
 
 /// The file from which this process has loaded the driver.

@@ -35,14 +35,20 @@ const CAP: [&str; 4] = ["--only", "conformance", "--case", "cap"];
 const SHARES: [&str; 2] = ["--only", "shares"];
 const HOOKS: [&str; 2] = ["--only", "hooks"];
 
+const LAUNCHES: [&str; 5] = ["launch", "launch-per-thread", "launch-ex", "launch-cooperative", "graph"];
+const MALLOCS: [&str; 2] = ["malloc", "malloc-async"];
+const BY_PROC_ADDRESS: &str = " by cuGetProcAddress";
+
 /// Fails unless exactly these ways to use the device are not noticed.
 #[track_caller]
-fn assert_unnoticed(gpu: &SimulatedGpu, programs: &Path, unnoticed: &[&str]) {
+fn assert_unnoticed<T: AsRef<str>>(gpu: &SimulatedGpu, programs: &Path, unnoticed: &[T]) {
     let (_, failures) = check(gpu, programs, &HOOKS);
     assert!(!failures.iter().any(|failure| failure.contains("to its end")), "{failures:?}");
-    for way in ["malloc", "malloc-async", "launch", "graph"] {
-        let fails = failures.iter().any(|failure| failure.contains(&format!("limited: {way}: its")));
-        assert_eq!(fails, unnoticed.contains(&way), "{way}: {failures:?}");
+    for function in LAUNCHES.iter().chain(&MALLOCS) {
+        for way in [(*function).to_owned(), format!("{function}{BY_PROC_ADDRESS}")] {
+            let fails = failures.iter().any(|failure| failure.contains(&format!("limited: {way}: its")));
+            assert_eq!(fails, unnoticed.iter().any(|unnoticed| unnoticed.as_ref() == way), "{way}: {failures:?}");
+        }
     }
 }
 
@@ -59,7 +65,7 @@ fn with_every_hook_in_force_the_cap_holds() {
     let gpu = SimulatedGpu::new();
     let real = programs(r#"exec "$real" "$@""#);
     assert_eq!(check(&gpu, real.path(), &CAP), (true, Vec::new()));
-    assert_unnoticed(&gpu, real.path(), &[]);
+    assert_unnoticed::<&str>(&gpu, real.path(), &[]);
 }
 
 #[test]
@@ -95,7 +101,27 @@ fn with_a_launch_hook_that_passes_it_fails() {
         !holds && failures.iter().any(|failure| failure.contains("kernels of 1 ms beside nothing")),
         "{failures:?}"
     );
-    assert_unnoticed(&gpu, programs.path(), &["launch", "graph"]);
+    assert_unnoticed(&gpu, programs.path(), &LAUNCHES);
+}
+
+#[test]
+fn with_one_form_of_launch_that_passes_it_fails() {
+    let gpu = SimulatedGpu::new();
+    for (variant, passes, unnoticed) in [
+        ("launch_ex.so", r#""cuLaunchKernelEx""#, "launch-ex"),
+        ("cooperative.so", r#""cuLaunchCooperative""#, "launch-cooperative"),
+        ("per_thread.so", r#""cuLaunchKernel_ptsz""#, "launch-per-thread"),
+    ] {
+        assert_unnoticed(&gpu, with_hooks_that_pass(variant, passes).path(), &[unnoticed]);
+    }
+}
+
+#[test]
+fn with_a_look_up_that_passes_it_fails() {
+    let gpu = SimulatedGpu::new();
+    let programs = with_hooks_that_pass("look_up.so", r#""cuGetProcAddress""#);
+    let unnoticed: Vec<String> = LAUNCHES.iter().chain(&MALLOCS).map(|way| format!("{way}{BY_PROC_ADDRESS}")).collect();
+    assert_unnoticed(&gpu, programs.path(), &unnoticed);
 }
 
 #[test]
@@ -112,7 +138,7 @@ fn with_a_memory_hook_that_passes_it_fails() {
     let (holds, failures) = check(&gpu, programs.path(), &CAP);
     let said = |text: &str| failures.iter().any(|failure| failure.contains(text));
     assert!(!holds && said("comes to an end") && said("by the driver the slice took no more"), "{failures:?}");
-    assert_unnoticed(&gpu, programs.path(), &["malloc", "malloc-async"]);
+    assert_unnoticed(&gpu, programs.path(), &MALLOCS);
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use aliquot_abi::cuda::{CU_STREAM_PER_THREAD, CUlaunchConfig, CUstream};
+use aliquot_abi::cuda::{CU_STREAM_PER_THREAD, CUstream};
 
-use crate::cuda::{Shape, call};
+use crate::cuda::{COOPERATIVE_LAUNCH, Shape, call, one_thread};
 use crate::findings::Findings;
 use crate::scene::Scene;
 
@@ -20,14 +20,6 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     let mut parameters: [*mut c_void; 1] = [(&raw mut value).cast()];
     let parameters = parameters.as_mut_ptr();
     let none = ptr::null_mut();
-    let config = CUlaunchConfig {
-        grid_dim: [1; 3],
-        block_dim: [1; 3],
-        shared_mem_bytes: 0,
-        stream,
-        attrs: ptr::null_mut(),
-        num_attrs: 0,
-    };
     // SAFETY: the kernel has one parameter of eight bytes, which the driver copies before each call returns.
     unsafe {
         let null = CUstream::NULL;
@@ -45,12 +37,13 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
         );
         match cuda.driver.cuLaunchKernelEx {
             Some(_) => {
-                findings
-                    .expect_ok("cuLaunchKernelEx", call!(cuda, cuLaunchKernelEx(&config, kernel.0, parameters, none)));
+                findings.expect_ok(
+                    "cuLaunchKernelEx",
+                    call!(cuda, cuLaunchKernelEx(&one_thread(stream), kernel.0, parameters, none)),
+                );
             }
             None => findings.skip("cuLaunchKernelEx", "the driver lacks it"),
         }
-        const COOPERATIVE_LAUNCH: u32 = 95;
         if cuda.attribute(COOPERATIVE_LAUNCH)? == 0 {
             findings.skip("cuLaunchCooperativeKernel", "the device has no cooperative launch");
         } else {
