@@ -96,6 +96,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     // If the file cannot be written, nobody need wait for the results.
     report.save()?;
     report.print_head();
+    if !parts.contains(&Part::Hooks) && parts.iter().any(|part| part.uses_slices()) {
+        let deadline = Deadline::after(Duration::from_secs(options.part_seconds));
+        let mut run = PartRun::begin(Part::Hooks, Launcher { deadline, ..launcher.clone() }, &mut report);
+        hooks::check_that_slices_hold(&mut run);
+        run.end();
+    }
     let setting = Setting { programs: &programs, quick, points, lead, cases: &options.case };
     for (index, part) in parts.into_iter().enumerate() {
         let longest = Duration::from_secs(options.part_seconds);
@@ -105,13 +111,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         setting.run(part, &mut run);
         run.end();
     }
+    report.note_others(Moment::After, self::others(&launcher.device_uuid));
     report.print_verdict();
     report.write()?;
     println!("All results: {}", options.json.display());
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-    report.note_others(Moment::After, self::others(&launcher.device_uuid));
 /// The parts to run if `only` these were asked for, in the order of a whole or of a quick check.
 fn wanted(only: &[Part], quick: bool) -> Vec<Part> {
     let is_wanted = |part: &Part| match only {
@@ -276,12 +282,6 @@ fn lead() -> anyhow::Result<Duration> {
     Ok(started.elapsed() * 3 + Duration::from_secs(2))
 }
 
-/// Runs every case, or only the named ones, in every way, and one case without a node manager.
-fn conformance(run: &mut PartRun, only: &[String]) {
-    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
-    let mut bare_of_without = None;
-    for case in CASES.iter().filter(|case| is_wanted(case.name)) {
-        let mut bare = None;
 /// The processes on the device, while none of the check's is there.
 fn others(uuid: &str) -> anyhow::Result<Vec<Other>> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -289,6 +289,12 @@ fn others(uuid: &str) -> anyhow::Result<Vec<Other>> {
     Running::start(command, Deadline::after(PROBE_TIMEOUT))?.answer()
 }
 
+/// Runs every case, or only the named ones, in every way, and one case without a node manager.
+fn conformance(run: &mut PartRun, only: &[String]) {
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
+    let mut bare_of_without = None;
+    for case in CASES.iter().filter(|case| is_wanted(case.name)) {
+        let mut bare = None;
         for way in Way::ALL {
             if !run.begins(&format!("{}, {way}", case.about)) {
                 continue;

@@ -174,6 +174,11 @@ pub(crate) fn check(run: &mut PartRun) {
     check_these(run, "the driver API", &attempts.collect::<Vec<_>>());
 }
 
+/// Checks that slices are enforced at all, for parts that would not notice if they were not.
+pub(crate) fn check_that_slices_hold(run: &mut PartRun) {
+    check_these(run, "before the other parts", &[Use::Malloc, Use::Launch].map(Attempt::by_dlsym));
+}
+
 fn check_these(run: &mut PartRun, what: &str, attempts: &[Attempt]) {
     if run.begins(what) {
         let mut findings = Findings::default();

@@ -132,6 +132,11 @@ enum Part {
 }
 
 impl Part {
+    /// Whether it runs programs in slices. Of these, only some parts notice if slices are not enforced.
+    fn uses_slices(self) -> bool {
+        self != Part::Facts
+    }
+
     /// Whether it runs only on request.
     fn is_extra(self) -> bool {
         self == Part::Simulated
