@@ -30,7 +30,8 @@ fn case_names() -> Vec<String> {
 
 /// The results of a check of `cases`, each in each of the three ways.
 fn check<'a>(programs: &Path, cases: impl Iterator<Item = &'a String>) -> Value {
-    let gpu = SimulatedGpu::new();
+    // Kernels of several streams run beside each other, as on a GPU.
+    let gpu = SimulatedGpu::with("concurrent_kernels = 8\n");
     let results = tempfile::tempdir().unwrap();
     let json = results.path().join("results.json");
     let mut check = Command::new(artifacts::gpu_check());
