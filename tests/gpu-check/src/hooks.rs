@@ -35,6 +35,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The least part that must be seen: the last look may be long before the program's end.
 const LEAST_PERCENT: u64 = 50;
 const PERCENT: u64 = 100;
+/// How often a context is tried once more while the node manager has not seen one.
+const CONTEXTS_MORE: u32 = 3;
 /// The name of the slices.
 const SLICE: &str = "gpu-check-hooks";
 
@@ -204,8 +206,16 @@ pub(crate) fn each_is_noticed(
         let command = launcher.command(share.as_ref(), program, &attempt.args);
         launcher.start_command(command).and_then(|running| watched(&launcher, running))
     };
-    // The first context shows the node manager what contexts take. It charges for all later ones in the same way.
-    let nothing = match seen(nothing).and_then(|_| seen(nothing)) {
+    // The first context shows the node manager what contexts take, once it has looked: on a busy machine maybe not the
+    // first one. It charges for all later ones in the same way.
+    let is_too_early = |seen: &Seen| seen.charged_bytes < launcher.limits.context_bytes / 2;
+    let mut context = seen(nothing).and_then(|_| seen(nothing));
+    for _ in 0..CONTEXTS_MORE {
+        if context.as_ref().is_ok_and(|(seen, _)| is_too_early(seen)) {
+            context = seen(nothing);
+        }
+    }
+    let nothing = match context {
         Ok((nothing, _)) => nothing,
         Err(error) => {
             findings.expect("a program that only makes a context runs to its end", false, format!("{error:#}"));
