@@ -134,6 +134,10 @@ pub(crate) struct Controller {
     pub(crate) next_id: JobId,
     pub(crate) counters: Counters,
     pub(crate) secrets: Arc<Secrets>,
+    /// The term in which the engine gives commands.
+    pub(crate) term: u64,
+    /// The nodes that were found to have heard of a later term.
+    pub(crate) ahead: BTreeSet<String>,
 }
 
 /// The number for the next job. No number is given twice, even after a backup is restored.
@@ -289,6 +293,7 @@ impl Controller {
         let wire_types::NodeMessage { session, sequence, message: Some(said) } = message else { return };
         match said {
             Said::Report(report) => {
+                self.look_at_term(node, report.handled.map_or(0, |handled| handled.term));
                 let spec = report.spec.clone().unwrap_or_default();
                 self.seen.book.write().note_address(node, &spec.address);
                 self.sessions.note_report(node, &spec);
@@ -300,6 +305,22 @@ impl Controller {
                 batch.effects.observations.push(Observation::Heartbeat(heartbeat));
             }
             Said::Outcome(outcome) => self.take_outcome(now_ms, node, session, sequence, outcome, batch),
+        }
+    }
+
+    /// A node obeys no scheduler of an earlier term than one that it has heard. So it ignores all that comes from a store
+    /// which is older than what the node knows.
+    fn look_at_term(&mut self, node: &str, heard: u64) {
+        if heard > self.term && self.ahead.insert(node.to_owned()) {
+            warn!(
+                node,
+                heard,
+                term = self.term,
+                "the node ignores this scheduler: it has heard of a later term, so the scheduler's state is older than the \
+                 node's; was the state copied back by other means than a file of `aliquot-scheduler backup`? Stop the \
+                 scheduler, make such a file of its state, put it in place of scheduler.db and start again: then its terms \
+                 go on after a gap"
+            );
         }
     }
 

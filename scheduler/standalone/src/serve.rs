@@ -194,6 +194,7 @@ impl Server {
             ..Settings::default()
         };
         let engine = Engine::new(decisions, settings, saved);
+        let term = engine.term();
 
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -249,6 +250,8 @@ impl Server {
                 next_id,
                 counters: counters.clone(),
                 secrets: Arc::clone(&secrets),
+                term,
+                ahead: Default::default(),
             };
             let fail = fail.clone();
             spawn("controller", move || {

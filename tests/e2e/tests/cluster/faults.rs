@@ -38,6 +38,25 @@ fn a_scheduler_that_is_killed_finds_everything_again() {
 }
 
 #[test]
+fn a_state_that_was_copied_back_is_older_than_the_nodes() {
+    let mut cluster = Cluster::start(1, "");
+    cluster.scheduler.stop();
+    let database = cluster.scheduler.state_dir().join("scheduler.db");
+    let old = fs::read(&database).expect("the state");
+    for _ in 0..2 {
+        cluster.scheduler.restart();
+        let id = cluster.submit(shell("true"));
+        cluster.wait_for(id, JobState::Succeeded);
+        cluster.scheduler.stop();
+    }
+    fs::write(&database, old).expect("the state can be copied back");
+    cluster.scheduler.restart();
+    wait::until_true("the scheduler says why the node ignores it", || {
+        cluster.scheduler.log().contains("the node ignores this scheduler: it has heard of a later term")
+    });
+}
+
+#[test]
 fn a_job_that_ends_while_the_scheduler_is_away_is_not_run_again() {
     let mut cluster = Cluster::start(1, "");
     let dir = tempfile::tempdir().expect("a temporary directory");
