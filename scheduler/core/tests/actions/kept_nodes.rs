@@ -362,7 +362,7 @@ fn minutes_until_a_large_claim_runs(for_ever: Claim) -> u64 {
 }
 
 #[test]
-fn no_node_is_kept_where_something_stays_that_may_not_be_evicted() {
+fn no_node_is_kept_where_something_may_not_be_evicted() {
     let minutes = minutes_until_a_large_claim_runs(build("q", 1));
     assert!(minutes <= 30, "{minutes} minutes");
 }
@@ -458,7 +458,7 @@ fn nodes_are_kept_for_gangs_of_unlike_members() {
 }
 
 #[test]
-fn for_a_gang_whose_sub_groups_have_racks_of_their_own_nodes_are_kept_there() {
+fn nodes_are_kept_in_the_racks_of_sub_groups() {
     let mut world = keeping(&[4; 4], &[3, 3, 4, 4], 1000);
     for (node, rack) in ["a", "b", "a", "b"].into_iter().enumerate() {
         let event = labelled(&world, node, &[("rack", rack)]);

@@ -121,7 +121,7 @@ fn a_queue_above_its_fair_share_is_told_that_nobody_is_evicted_for_it() {
 }
 
 #[test]
-fn of_what_a_place_would_take_beyond_the_share_the_right_resource_is_named() {
+fn the_resource_beyond_the_share_is_named() {
     let mut setting = Setting::with_nodes(1, 1);
     let small = DeviceSpec { memory: Bytes::new(20 * GIB), ..aliquot_scheduler_kit::device("A") };
     setting.add_node(NodeSpec { devices: vec![small], ..node("small", "A", 0) });

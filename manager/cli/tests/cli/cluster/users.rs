@@ -64,7 +64,7 @@ fn who_interrupts_gets_no_file_and_is_told_what_to_do() {
 }
 
 #[test]
-fn credentials_on_standard_output_are_json_where_that_is_asked_for() {
+fn credentials_on_standard_output_can_be_json() {
     let scheduler = Played::new(Scene::default());
     let added = output(&mut scheduler.aliquot(&["users", "add", "ada", "-o", "-", "--json"]));
     let object: serde_json::Value = serde_json::from_str(&stdout(&added)).unwrap();

@@ -206,7 +206,7 @@ fn who_is_on_the_way_out_already_is_not_told_again() {
 /// What is evicted for a claim is bounded in memory if it asks for nothing more important, and in claims if it asks for
 /// counted resources only.
 #[test]
-fn room_for_a_claim_without_cpu_and_devices_is_made_within_a_bound() {
+fn room_for_claims_without_cpu_and_devices_is_bounded() {
     let one_core = MilliCpu::new(1000);
     let of_memory = |gib: u64| Request { memory: Bytes::from_mib(gib << 10), ..Request::default() };
     let of_licenses = |count: u64| Request { counted: [("license".into(), count)].into(), ..Request::default() };
