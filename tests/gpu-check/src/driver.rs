@@ -142,7 +142,7 @@ impl Get {
         let result = match (self.v2, self.v1) {
             // SAFETY: the name ends with a NUL; the outputs are live locals.
             (Some(get), _) => unsafe { get(name, &mut found, version, flags, &mut status) },
-            // SAFETY: as above.
+            // SAFETY: the name ends with a NUL; the output is a live local.
             (None, Some(get)) => unsafe { get(name, &mut found, version, flags) },
             (None, None) => CUresult::NOT_FOUND,
         };

@@ -18,7 +18,7 @@ use crate::wish::{Core, Share, Wish};
 
 const CORE: &str = "aliyun.com/gpu-core.percentage";
 const CORE_STEP: u32 = 5;
-/// A label.
+/// A label of the pod: the number of devices among which its memory is divided.
 pub(crate) const COUNT: &str = "aliyun.com/gpu-count";
 
 pub(crate) const SYSTEM: System = System {

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
-
 use kube::ResourceExt;
 
 use super::follow::Sight;

@@ -14,12 +14,12 @@ use crate::vocabulary::request::Request;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Kind {
     pub(super) together: Together,
-    /// Those of sub-groups that must be in one domain first.
+    /// The members, by sub-group. Sub-groups that must be in one domain come first.
     pub(super) parts: Vec<Part>,
 }
 
 /// Classes, each with a number of members.
-type Members = Vec<(ClassId, u32)>;
+pub(super) type Members = Vec<(ClassId, u32)>;
 
 /// The members of a unit that are in one sub-group that has a domain of its own, or all those that are in none.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Part {
     pub(super) wanted: Members,
 }
 
-/// That members must be in one domain of a topology level.
+/// One domain of a topology level, in which members must be.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Domain {
     level: String,
@@ -94,7 +94,7 @@ fn own_level<'a>(cluster: &'a Cluster, unit: &Unit, sub_group: &str) -> Option<&
 }
 
 impl Domain {
-    /// That of a sub-group.
+    /// The domain in which the members of a sub-group must be; none if they may be anywhere.
     fn of(cluster: &Cluster, unit: &Unit, sub_group: &str) -> Option<Self> {
         let level = own_level(cluster, unit, sub_group)?.clone();
         let mut members = cluster.group(unit.group)?.members();
@@ -105,7 +105,7 @@ impl Domain {
 }
 
 impl Part {
-    /// Those of these nodes, set by set, of which one set must take all members.
+    /// The sets of these nodes of which one must take all members.
     pub(super) fn areas(&self, cluster: &Cluster, among: &[NodeId]) -> Vec<Vec<NodeId>> {
         let Some(Domain { level, with }) = &self.domain else { return vec![among.to_vec()] };
         let topology = cluster.topology();

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::decisions::placement::{admits, room, tightest};
-use crate::state::class::{Class, ClassId};
+use crate::state::class::Class;
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
 use crate::vocabulary::claim::{ClaimId, NodeId};
 
-use super::kind::{Kind, Part};
+use super::kind::{Kind, Members, Part};
 
 /// Nodes of a cluster, without any claims but some members of a unit.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl<'a> Packing<'a> {
     }
 
     /// Puts as many members as possible onto a node, and takes them out of `wanted`. Returns their numbers by class.
-    pub(super) fn fill(&mut self, id: NodeId, wanted: &mut Vec<(ClassId, u32)>) -> Vec<(ClassId, u32)> {
+    pub(super) fn fill(&mut self, id: NodeId, wanted: &mut Members) -> Members {
         let Some(node) = self.cluster.node(id) else { return Vec::new() };
         let mut books = self.nodes.remove(&id).unwrap_or_else(|| node.emptied());
         let mut filled = Vec::new();

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::{ClaimFacts, Mirror, Name};
 use crate::peers;
 
-/// What drivers say.
+/// What CSI drivers say of the storage that is left.
 #[derive(Debug, Default)]
 pub(super) struct Capacities {
     /// The drivers that say how much is left. Their volumes are made only where enough is.
@@ -23,7 +23,7 @@ pub(super) struct Capacities {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Segment {
     class: String,
-    /// Empty: all nodes.
+    /// What the labels of these nodes must say; all nodes if empty.
     requirements: BTreeSet<NodeRequirement>,
     /// The largest volume that can be made.
     volume_bytes_max: u64,
@@ -83,7 +83,7 @@ impl Capacities {
     /// The nodes that reach enough storage for the new volume of a claim; empty: all.
     ///
     /// # Errors
-    /// No node does.
+    /// No node reaches enough storage.
     pub(super) fn terms(&self, name: &str, claim: &ClaimFacts, driver: &str) -> Result<BTreeSet<NodeTerm>, String> {
         let (Some(wanted), true) = (&claim.size, self.drivers.contains(driver)) else { return Ok(BTreeSet::new()) };
         let wanted_bytes = bytes(wanted).unwrap_or(u64::MAX);
