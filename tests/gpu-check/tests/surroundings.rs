@@ -59,6 +59,9 @@ fn processes_of_others_are_listed() {
 }
 
 /// In containers of Docker and of Kubernetes, the memory file systems are mounted `noexec`. So regions lie on a disk.
+///
+/// The disk is mounted at `/mnt`: the check's directory holds sockets, and the path of a socket has at most 107 bytes,
+/// which a checkout at a long path would use up.
 #[test]
 fn where_regions_lie_on_a_disk_events_take_the_place_of_markers() {
     let gpu = SimulatedGpu::new();
@@ -66,11 +69,12 @@ fn where_regions_lie_on_a_disk_events_take_the_place_of_markers() {
         mount --bind /dev/shm /dev/shm
         mount -o remount,bind,noexec /dev/shm
         mount -t tmpfs -o noexec tmpfs /run
+        mount --bind "$DISK" /mnt
         exec "$0" "$@""#;
     let mut container = Command::new(tool("unshare", "util-linux"));
     container.args(["--mount", "--propagation", "private", "sh", "-c", script]);
     container.arg(env!("CARGO_BIN_EXE_aliquot-gpu-check"));
-    container.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", env!("CARGO_TARGET_TMPDIR"));
+    container.env_remove("XDG_RUNTIME_DIR").env("DISK", env!("CARGO_TARGET_TMPDIR")).env("TMPDIR", "/mnt");
     let (outcome, results) = check(&gpu, container, &["--only", "conformance", "--case", "markers"]);
     assert_eq!(outcome.status.code(), Some(0), "{outcome:?}");
     let findings: Vec<&Value> = list(&results["conformance"]).flat_map(|case| list(&case["findings"])).collect();
