@@ -27,11 +27,13 @@ use crate::mps::{Client, Mps};
 use crate::region::Region;
 use crate::slices::Slice;
 
+mod device_nodes;
 mod driver;
 mod loader_cache;
 mod stale;
 mod visible;
 
+pub(crate) use device_nodes::Missing;
 use driver::{Finder, HostDriver};
 use loader_cache::LoaderCache;
 
@@ -52,6 +54,9 @@ pub enum CdiError {
         /// The error that the system gave as the reason.
         source: io::Error,
     },
+    /// A device node of the slice is missing on the node.
+    #[error(transparent)]
+    NoDeviceNode(#[from] Missing),
     /// The file that containers get as `/etc/ld.so.preload` cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Preload {
@@ -109,6 +114,14 @@ struct Hook {
 #[serde(rename_all = "camelCase")]
 struct DeviceNode {
     path: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_path: Option<PathBuf>,
+}
+
+impl From<device_nodes::DeviceNode> for DeviceNode {
+    fn from(node: device_nodes::DeviceNode) -> DeviceNode {
+        DeviceNode { path: node.path, host_path: node.host_path }
+    }
 }
 
 #[derive(Clone, Serialize)]
@@ -145,19 +158,26 @@ impl Cdi {
         self.config.as_ref().map(|_| format!("{KIND}={slice}"))
     }
 
-    /// Publishes a slice, replacing the specification of its name.
+    /// Publishes a slice, replacing the specification of its name. Returns the device nodes that the container would
+    /// need and does not get.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(crate) fn publish(&self, slice: &Slice, region: &Region, inventory: &Inventory) -> Result<(), CdiError> {
-        let Some(config) = &self.config else { return Ok(()) };
+    pub(crate) fn publish(
+        &self,
+        slice: &Slice,
+        region: &Region,
+        inventory: &Inventory,
+    ) -> Result<Vec<Missing>, CdiError> {
+        let Some(config) = &self.config else { return Ok(Vec::new()) };
         // Independent of the current configuration: a container that was made under another one has the file mounted,
         // and could not start without it.
         let path = region.dir().join(REGION_PRELOAD_FILE);
         write_preload_file(&path, region.preload()).map_err(|source| CdiError::Preload { path, source })?;
-        let driver = HostDriver::find(slice, inventory, &self.driver, &self.loader_cache.read(&self.driver));
+        let mut driver = HostDriver::find(slice, inventory, &self.driver, &self.loader_cache.read(&self.driver));
+        let missing = std::mem::take(&mut driver.nodes.missing);
         let mps = self.mps.client(&slice.parts);
-        let visible = visible::variables(&slice.parts, inventory, &driver.device_nodes);
+        let visible = visible::variables(&slice.parts, inventory, &driver.nodes.found);
         let container = Container { visible, driver, mps };
         let preload: Vec<&Path> = region.preload().collect();
         let spec = spec(slice, region.dir(), &preload, container, &config.settings);
@@ -179,7 +199,8 @@ impl Cdi {
         write().map_err(|source| {
             let _ = fs::remove_file(&new);
             CdiError::Io { path: path.clone(), source }
-        })
+        })?;
+        Ok(missing)
     }
 
     /// Removes a slice's specification, if there is one, and the unfinished file of a manager that was killed.
@@ -265,7 +286,7 @@ fn spec(slice: &Slice, region_dir: &Path, preload: &[&Path], container: Containe
     mounts.extend(driver.files.iter().map(|(host, container)| Mount::new(host, container, false)));
     let extra = settings.extra_mounts.iter();
     mounts.extend(extra.map(|mount| Mount::new(&mount.host_path, mount.container_path(), mount.writable)));
-    let device_nodes = driver.device_nodes.into_iter().map(|path| DeviceNode { path }).collect();
+    let device_nodes = driver.nodes.found.into_iter().map(DeviceNode::from).collect();
     let edits = Edits { env, device_nodes, mounts, hooks };
     // A container that requests the slice under several of its names gets the same edits several times.
     let device = |name: &str| Device { name: name.into(), container_edits: edits.clone() };
@@ -280,6 +301,7 @@ mod tests {
 
     use aliquot_node::QosClass;
 
+    use super::device_nodes::DeviceNodes;
     use super::*;
     use crate::config::{ExtraMount, Preload};
     use crate::inventory::DeviceUuid;
@@ -311,7 +333,16 @@ mod tests {
             users: BTreeSet::new(),
         };
         let driver = HostDriver {
-            device_nodes: vec!["/dev/nvidia0".into()],
+            nodes: DeviceNodes {
+                found: vec![
+                    device_nodes::DeviceNode { path: "/dev/nvidia0".into(), host_path: None },
+                    device_nodes::DeviceNode {
+                        path: "/dev/nvidiactl".into(),
+                        host_path: Some("/driver/dev/nvidiactl".into()),
+                    },
+                ],
+                missing: Vec::new(),
+            },
             files: vec![("/lib/libcuda.so.570".into(), "/usr/lib64/libcuda.so.1".into())],
             finder: Some(Finder::Hook { path: "/usr/bin/hook".into(), arguments: vec!["hook".into(), "x".into()] }),
         };
@@ -356,7 +387,11 @@ mod tests {
             edits["env"],
             serde_json::json!(["NVIDIA_VISIBLE_DEVICES=void", "CUDA_MPS_X=y", "GPU_MEM=8", "A=b"])
         );
-        assert_eq!(edits["deviceNodes"][0]["path"], "/dev/nvidia0");
+        let nodes = serde_json::json!([
+            {"path": "/dev/nvidia0"},
+            {"path": "/dev/nvidiactl", "hostPath": "/driver/dev/nvidiactl"},
+        ]);
+        assert_eq!(edits["deviceNodes"], nodes);
         let hook = serde_json::json!({"hookName": "createContainer", "path": "/usr/bin/hook", "args": ["hook", "x"]});
         assert_eq!(edits["hooks"], serde_json::json!([hook]));
         assert_eq!(

@@ -125,6 +125,14 @@ impl DriverRoot {
         Ok(self.driver_root.join(below))
     }
 
+    /// The directories on the node that may have the driver's device nodes, the likeliest first: a driver that is
+    /// installed in a container has them in that container's `/dev`.
+    pub(crate) fn device_dirs(&self) -> Vec<PathBuf> {
+        let own = self.driver_root.join("dev");
+        let has_nodes = own.as_path() != Path::new("/dev") && self.seen_on_node(&own.join("nvidiactl")).exists();
+        has_nodes.then_some(own).into_iter().chain(["/dev".into()]).collect()
+    }
+
     /// The path at which this process sees `path`, which is below the driver's root.
     pub(crate) fn seen(&self, path: impl AsRef<Path>) -> PathBuf {
         self.seen_on_node(&below_root(&self.driver_root).join(below_root(path.as_ref())))

@@ -2,10 +2,10 @@
 //! NVIDIA's runtime gives for the capabilities *compute* and *utility*, without the programs that only a node's
 //! administrator needs, and without OpenCL, which the shim does not limit.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::device_nodes::DeviceNodes;
 use crate::driver_root::DriverRoot;
 use crate::inventory::{Device, Inventory};
 use crate::slices::Slice;
@@ -50,14 +50,10 @@ const HOOKS: [(&str, &[&str]); 3] = [
     ("/usr/bin/nvidia-ctk", &["nvidia-ctk", "hook", "update-ldcache"]),
 ];
 
-/// The driver's table of minor numbers in `/dev/nvidia-caps`. Each of these nodes gives access to one MIG instance.
-const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
-
 /// The parts of the driver that exist on the node.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct HostDriver {
-    /// The device nodes, by their paths.
-    pub(super) device_nodes: Vec<PathBuf>,
+    pub(super) nodes: DeviceNodes,
     /// Libraries, programs and sockets: the file on the node, and its place in the container.
     pub(super) files: Vec<(PathBuf, PathBuf)>,
     /// A way to find the driver, for programs that look it up in the loader's cache, which does not know the mounted
@@ -80,7 +76,8 @@ pub(super) enum Finder {
 }
 
 impl HostDriver {
-    /// Finds what the devices of `slice` need of the driver at `root`, whose loader finds `loadable`.
+    /// Finds what the devices of `slice` need of the driver at `root`, whose loader finds `loadable`. Makes device nodes
+    /// that are missing where that is possible.
     pub(super) fn find(
         slice: &Slice,
         inventory: &Inventory,
@@ -88,45 +85,14 @@ impl HostDriver {
         loadable: &BTreeMap<String, PathBuf>,
     ) -> HostDriver {
         let devices: Vec<&Device> = slice.parts.iter().filter_map(|part| inventory.device(&part.device)).collect();
-        let minors = fs::read_to_string(MIG_MINORS).unwrap_or_default();
-        let nodes = device_nodes(&devices, &mig_minors(&minors));
-        let device_nodes = nodes.into_iter().filter(|node| root.seen_on_node(node).exists()).collect();
+        let nodes = DeviceNodes::find(&devices, root);
         let mut files = libraries(root, loadable);
         let finder = (!files.is_empty()).then(|| finder(|path| root.seen_on_node(path).exists()));
         files.extend(PROGRAMS.into_iter().filter_map(|name| program(root, name)));
         let socket = Path::new(PERSISTENCE_SOCKET);
         files.extend(root.seen_on_node(socket).exists().then(|| (socket.to_owned(), socket.to_owned())));
-        HostDriver { device_nodes, files, finder }
+        HostDriver { nodes, files, finder }
     }
-}
-
-/// The device nodes that `devices` need. `mig_minors` maps each capability to its minor number.
-fn device_nodes(devices: &[&Device], mig_minors: &BTreeMap<String, u32>) -> Vec<PathBuf> {
-    let mut nodes: Vec<String> = Vec::new();
-    for device in devices {
-        let Some(minor) = device.minor else { continue };
-        nodes.push(format!("/dev/nvidia{minor}"));
-        let Some(instance) = &device.mig_instance else { continue };
-        // Access to two things is needed: to the GPU instance, and to the compute instance in it.
-        let gpu = instance.gpu_instance.map(|gpu| format!("gpu{minor}/gi{gpu}"));
-        let compute = gpu.as_ref().zip(instance.compute_instance).map(|(gpu, compute)| format!("{gpu}/ci{compute}"));
-        let capabilities = [gpu, compute].into_iter().flatten();
-        let capabilities = capabilities.filter_map(|capability| mig_minors.get(&format!("{capability}/access")));
-        nodes.extend(capabilities.map(|minor| format!("/dev/nvidia-caps/nvidia-cap{minor}")));
-    }
-    nodes.extend(["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"].map(String::from));
-    // Two instances of one GPU share its node.
-    let mut seen = BTreeSet::new();
-    nodes.into_iter().filter(|node| seen.insert(node.clone())).map(PathBuf::from).collect()
-}
-
-/// Parses lines such as `gpu0/gi1/ci0/access 13`.
-fn mig_minors(text: &str) -> BTreeMap<String, u32> {
-    let entry = |line: &str| {
-        let (capability, minor) = line.split_once(' ')?;
-        Some((capability.to_owned(), minor.trim().parse().ok()?))
-    };
-    text.lines().filter_map(entry).collect()
 }
 
 fn libraries(root: &DriverRoot, cache: &BTreeMap<String, PathBuf>) -> Vec<(PathBuf, PathBuf)> {
@@ -161,51 +127,10 @@ fn finder(exists: impl Fn(&Path) -> bool) -> Finder {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
     use super::*;
-    use crate::inventory::{DeviceUuid, Health, MigInstance, SharingMode};
-
-    fn instance(minor: u32, gpu_instance: u32) -> Device {
-        Device {
-            uuid: DeviceUuid::new("MIG-1"),
-            index: 0,
-            model: String::new(),
-            memory_bytes: 1,
-            pci_bus_id: String::new(),
-            minor: Some(minor),
-            numa_node: None,
-            nvlink_peers: Vec::new(),
-            compute_capability: None,
-            mig_enabled: false,
-            partitioning: None,
-            mig_instance: Some(MigInstance {
-                gpu: DeviceUuid::new("GPU-1"),
-                profile: String::new(),
-                gpu_instance: Some(gpu_instance),
-                compute_instance: Some(0),
-                placement: None,
-            }),
-            tells_utilisation: false,
-            sharing: SharingMode::Time,
-            health: Health::Healthy,
-        }
-    }
-
-    #[test]
-    fn an_instance_gets_only_its_own_capabilities() {
-        let minors = mig_minors(
-            "config 1\nmonitor 2\ngpu1/gi1/access 12\ngpu1/gi1/ci0/access 13\ngpu1/gi2/access 21\n\
-             gpu1/gi2/ci0/access 22\ngpu2/gi1/access 147\ngpu2/gi1/ci0/access 148\n",
-        );
-        let (one, other) = (instance(1, 1), instance(1, 2));
-        let shared = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
-        let with_shared = |nodes: &[&str]| nodes.iter().chain(&shared).map(PathBuf::from).collect::<Vec<_>>();
-        let of_one = ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"];
-        assert_eq!(device_nodes(&[&one], &minors), with_shared(&of_one));
-        let of_both = [&of_one[..], &["/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"]].concat();
-        assert_eq!(device_nodes(&[&one, &other], &minors), with_shared(&of_both));
-        let whole = Device { mig_instance: None, ..one };
-        assert_eq!(device_nodes(&[&whole], &minors), with_shared(&["/dev/nvidia1"]));
-    }
 
     #[test]
     fn the_libraries_that_the_shim_limits_are_found_in_any_version() {

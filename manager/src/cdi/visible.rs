@@ -5,13 +5,14 @@
 //! MIG instances CUDA takes only one, the first unless one is named; a client of MPS sees the server's devices; and a
 //! container without nodes (WSL) sees all devices.
 
-use std::path::PathBuf;
+use std::path::Path;
 
+use super::device_nodes::DeviceNode;
 use crate::inventory::{Device, DeviceUuid, Inventory, SharingMode};
 use crate::slices::Part;
 
 /// The variables for a container that gets `nodes`, for a slice with `parts`.
-pub(super) fn variables(parts: &[Part], inventory: &Inventory, nodes: &[PathBuf]) -> Vec<String> {
+pub(super) fn variables(parts: &[Part], inventory: &Inventory, nodes: &[DeviceNode]) -> Vec<String> {
     let uuids: Vec<&str> = parts.iter().map(|part| part.device.as_str()).collect();
     let uuids = uuids.join(",");
     // `void` keeps NVIDIA's runtime from adding devices, even if the image asks for all of them. NVIDIA's own
@@ -33,11 +34,11 @@ pub(super) fn variables(parts: &[Part], inventory: &Inventory, nodes: &[PathBuf]
     variables
 }
 
-fn is_told_by_node(device: &Device, nodes: &[PathBuf]) -> bool {
-    let node = device.minor.map(|minor| PathBuf::from(format!("/dev/nvidia{minor}")));
+fn is_told_by_node(device: &Device, nodes: &[DeviceNode]) -> bool {
+    let path = device.minor.map(|minor| format!("/dev/nvidia{minor}"));
     device.mig_instance.is_none()
         && device.sharing == SharingMode::Time
-        && node.is_some_and(|node| nodes.contains(&node))
+        && path.is_some_and(|path| nodes.iter().any(|node| node.path == Path::new(&path)))
 }
 
 /// The devices' positions among themselves in bus order; `None` if they stand in that order already.
@@ -86,7 +87,8 @@ mod tests {
         };
         let parts: Vec<Part> = devices.iter().map(part).collect();
         let inventory = Inventory { devices: devices.to_vec(), ..Inventory::default() };
-        let nodes: Vec<PathBuf> = (0..8).map(|minor| format!("/dev/nvidia{minor}").into()).collect();
+        let node = |minor| DeviceNode { path: format!("/dev/nvidia{minor}").into(), host_path: None };
+        let nodes: Vec<DeviceNode> = (0..8).map(node).collect();
         let mut told = variables(&parts, &inventory, &nodes);
         let uuids: Vec<&str> = parts.iter().map(|part| part.device.as_str()).collect();
         assert_eq!(told.remove(0), format!("ALIQUOT_DEVICES={}", uuids.join(",")));

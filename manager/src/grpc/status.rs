@@ -2,6 +2,7 @@
 
 use tonic::{Code, Status};
 
+use crate::cdi::CdiError;
 use crate::manager::{CreateSliceError, RemoveSliceError, ResizeSliceError, StepError};
 use crate::region::admission::AdmissionError;
 use crate::region::files::CreateRegionError;
@@ -50,7 +51,9 @@ impl From<RemoveSliceError> for Status {
 
 fn step(error: &StepError) -> Code {
     match error {
-        StepError::Mps(_) | StepError::Region(CreateRegionError::Admission(AdmissionError::Unsupported { .. })) => {
+        StepError::Mps(_)
+        | StepError::Cdi(CdiError::NoDeviceNode(_))
+        | StepError::Region(CreateRegionError::Admission(AdmissionError::Unsupported { .. })) => {
             Code::FailedPrecondition
         }
         StepError::Descriptors(_) => Code::ResourceExhausted,

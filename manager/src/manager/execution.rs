@@ -7,6 +7,7 @@ use tracing::error;
 use super::books::Change;
 use super::plan::Step;
 use super::{Manager, StepError};
+use crate::cdi::CdiError;
 use crate::checkpoint::{Entry, Phase};
 use crate::inventory::Inventory;
 use crate::live::LiveSlice;
@@ -144,9 +145,18 @@ impl<'a> Execution<'a> {
         }
     }
 
+    /// Publishes the slice. A new slice that lacks a node of one of its devices is not made, because its containers could
+    /// do nothing there. Other slices keep what they have.
     fn publish(&self, slice: &Slice) -> Result<(), StepError> {
-        match &self.live {
-            Some(live) => Ok(self.manager.cdi.publish(slice, &live.region, &self.inventory)?),
+        let Some(live) = &self.live else { return Ok(()) };
+        let cdi = &self.manager.cdi;
+        let missing = cdi.publish(slice, &live.region, &self.inventory)?;
+        let of_device = missing.into_iter().find(|missing| missing.is_of_device);
+        match of_device.filter(|_| self.before.is_none()) {
+            Some(missing) => {
+                cdi.withdraw(&slice.name)?;
+                Err(CdiError::from(missing).into())
+            }
             None => Ok(()),
         }
     }

@@ -8,6 +8,7 @@ use tracing::{debug, warn};
 
 use super::books::Change;
 use super::{Manager, StepError};
+use crate::cdi::Missing;
 use crate::inventory::{Health, Inventory};
 use crate::live::LiveSlice;
 use crate::slices::{Slice, SliceId};
@@ -17,7 +18,7 @@ use crate::slices::{Slice, SliceId};
 pub(super) struct Published {
     inventory: Inventory,
     slices: BTreeSet<SliceId>,
-    /// Slices that could not be published, which has been reported.
+    /// Slices that could not be published, or that lack device nodes, which has been reported.
     failed: BTreeSet<SliceId>,
 }
 
@@ -44,7 +45,14 @@ impl Manager {
                 continue;
             }
             match self.publish_again(live, &inventory) {
-                Ok(()) => _ = published.slices.insert(live.id),
+                Ok(missing) if missing.is_empty() => _ = published.slices.insert(live.id),
+                // Nodes can be made later, so the slice is published again after the next look.
+                Ok(missing) => {
+                    let is_new = published.failed.insert(live.id);
+                    for missing in missing.iter().filter(|_| is_new) {
+                        warn!(slice = live.name, "{missing}");
+                    }
+                }
                 Err(error) if published.failed.insert(live.id) => {
                     warn!(slice = live.name, %error, "cannot publish a slice for the devices as they are now; trying again");
                 }
@@ -53,8 +61,8 @@ impl Manager {
         }
     }
 
-    /// Publishes `live`, unless it was removed meanwhile or the manager ends.
-    fn publish_again(&self, live: &LiveSlice, inventory: &Inventory) -> Result<(), StepError> {
+    /// Publishes `live`, unless it was removed meanwhile or the manager ends. Returns the device nodes that it lacks.
+    fn publish_again(&self, live: &LiveSlice, inventory: &Inventory) -> Result<Vec<Missing>, StepError> {
         // As a change that changes nothing, so that no other change of the slice is under way.
         let unchanged = self.books.begin(&[live.name.as_str()].into(), |slices| {
             let is_there = |slice: &&Slice| slice.id == live.id && !self.is_ending.load(Ordering::Acquire);
@@ -63,7 +71,7 @@ impl Manager {
         });
         match unchanged {
             Ok(unchanged) => Ok(self.cdi.publish(unchanged.change().slice(), &live.region, inventory)?),
-            Err(()) => Ok(()),
+            Err(()) => Ok(Vec::new()),
         }
     }
 }

@@ -372,6 +372,25 @@ fn a_node_without_a_driver_serves_and_says_so() {
     daemon.stop();
 }
 
+/// Containers could do nothing with such a device.
+#[test]
+fn a_slice_whose_device_has_no_node_is_not_made() {
+    let mut node = Node::prepare();
+    let root = tempfile::tempdir().unwrap();
+    let dev = root.path().join("dev");
+    fs::create_dir(&dev).unwrap();
+    fs::write(dev.join("nvidiactl"), "").unwrap();
+    node.config.driver = DriverRoot::new(root.path().into(), "/".into());
+    node.driver.has_nodes = true;
+    node.restart().unwrap();
+    let create = || node.create("a", vec![proto::Part { device_uuid: uuid(0), ..part(10, GIB) }]);
+    refused(create(), Code::FailedPrecondition, "the device node /dev/nvidia0 is missing on the node");
+    assert!(!node.cdi_file("a").exists() && node.regions().is_empty(), "{:?}", node.regions());
+    fs::write(dev.join("nvidia0"), "").unwrap();
+    create().unwrap();
+    assert!(node.cdi_file("a").exists());
+}
+
 /// After a reboot the driver may come later than the manager.
 #[test]
 fn slices_get_their_devices_once_the_driver_answers() {

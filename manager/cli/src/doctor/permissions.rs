@@ -120,6 +120,13 @@ fn device_nodes() -> Option<Finding> {
     if nodes.is_empty() {
         return None;
     }
+    if !nodes.iter().any(|node| node == Path::new("/dev/nvidia-uvm")) {
+        return Some(Finding::warn(
+            WHAT,
+            "/dev/nvidia-uvm is missing, so programs in containers cannot use CUDA".to_owned(),
+            "nvidia-modprobe -u -c 0, as root; at each boot, the unit aliquot-manager.service does it",
+        ));
+    }
     let closed: Vec<_> =
         nodes.iter().filter(|node| access(node.as_path(), AccessFlags::R_OK | AccessFlags::W_OK).is_err()).collect();
     Some(match closed.as_slice() {
