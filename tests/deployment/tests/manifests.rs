@@ -361,6 +361,27 @@ fn a_privileged_manager_needs_no_runtime_class_also_where_there_was_one() {
     assert_eq!(spec["containers"][0]["securityContext"], expected);
 }
 
+/// The labels at which a manager leaves a node count with the component too, which says where managers are.
+#[test]
+fn managers_only_on_nodes_with_gpus_leave_by_the_same_labels() {
+    const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let base = serde_json::to_value(object::<DaemonSet>("base", "aliquot-manager").spec.template).unwrap();
+    let [base] = base.pointer(TERMS).unwrap().as_array().unwrap().as_slice() else { panic!("one term: {base}") };
+    let leaves = base["matchExpressions"].as_array().unwrap();
+    assert!(!leaves.is_empty() && leaves.iter().all(|expression| expression["operator"] == "NotIn"), "{leaves:?}");
+
+    let file = directory().join("components/gpu-nodes/kustomization.yaml");
+    let patch = texts_in(&documents(&file), "patch").remove(0);
+    let operations: Vec<Value> = serde_saphyr::from_str(&patch).unwrap();
+    let [operation] = operations.as_slice() else { panic!("one operation: {operations:?}") };
+    assert_eq!((&operation["op"], &operation["path"]), (&"replace".into(), &format!("/spec/template{TERMS}").into()));
+    for term in operation["value"].as_array().unwrap() {
+        let expressions = term["matchExpressions"].as_array().unwrap();
+        assert!(leaves.iter().all(|leaves| expressions.contains(leaves)), "{term}");
+        assert_eq!(expressions.iter().filter(|expression| expression["operator"] == "In").count(), 1, "{term}");
+    }
+}
+
 #[test]
 fn each_pod_monitor_names_a_port_of_the_pods_of_its_own_name() {
     let manager = object::<DaemonSet>("base", "aliquot-manager").spec.template;
