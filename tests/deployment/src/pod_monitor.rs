@@ -41,4 +41,25 @@ pub struct PodMetricsEndpoint {
     /// Whether labels of the metrics take precedence over the labels that Prometheus gives to all of a pod's metrics.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub honor_labels: bool,
+    /// Changes of the labels that Prometheus gives to all of a pod's metrics, one after another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub relabelings: Vec<Relabeling>,
+}
+
+/// A change of labels.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Relabeling {
+    /// The labels whose values are taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source_labels: Vec<String>,
+    /// The label that is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_label: Option<String>,
+    /// The expression that names of labels, or values, must match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regex: Option<String>,
+    /// What is done, if it is not that a label is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<String>,
 }
