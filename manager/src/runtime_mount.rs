@@ -1,5 +1,6 @@
 //! Mounts the memory file system on the runtime directory, where no service manager does it.
 
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +10,12 @@ use rustix::mount::MountFlags;
 
 /// The same flags as in the unit `run-aliquot.mount`. Not noexec, because programs load the shim from it.
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
-const OPTIONS: &std::ffi::CStr = c"mode=0755,size=4G";
+const OPTIONS: &CStr = c"mode=0755,size=4G";
+/// The same for systems with SELinux, where containers may read, write and execute files of this type only. Otherwise
+/// the loader in a container could not read the shim, and would leave it out.
+const LABELLED_OPTIONS: &CStr = c"mode=0755,size=4G,context=\"system_u:object_r:container_file_t:s0\"";
+/// Exists where the kernel enforces SELinux's rules or only reports what they forbid.
+const SELINUX: &str = "/sys/fs/selinux/enforce";
 
 /// Why the file system cannot be mounted.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +49,8 @@ pub fn mount(runtime_dir: &Path) -> Result<(), MountError> {
     if is_mount_point(runtime_dir).map_err(directory)? {
         return Ok(());
     }
-    rustix::mount::mount("aliquot", runtime_dir, "tmpfs", FLAGS, Some(OPTIONS))
+    let options = if Path::new(SELINUX).exists() { LABELLED_OPTIONS } else { OPTIONS };
+    rustix::mount::mount("aliquot", runtime_dir, "tmpfs", FLAGS, Some(options))
         .map_err(|error| MountError::Refused { path: runtime_dir.into(), source: error.into() })
 }
 
