@@ -9,6 +9,7 @@ mod finding;
 mod kernel;
 mod manager;
 mod permissions;
+mod selinux;
 mod shim;
 
 use std::env;

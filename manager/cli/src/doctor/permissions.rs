@@ -10,6 +10,7 @@ use nix::unistd::{AccessFlags, access};
 
 use super::finding::Finding;
 use super::manager::Manager;
+use super::selinux;
 use crate::access::remedy;
 use crate::embedded::runtime_base;
 use crate::server::NODE_MANAGER;
@@ -18,11 +19,13 @@ use crate::server::NODE_MANAGER;
 pub(super) fn findings(manager: &Manager) -> Vec<Finding> {
     // A manager of another version does not report where it keeps regions.
     let in_use = manager.node().map(|node| node.runtime_dir.as_str()).filter(|dir| !dir.is_empty());
+    let own = Paths::of_this_user().runtime_dir;
     let runtime_directory = match in_use {
         Some(dir) => directory_in_use(Path::new(dir)),
-        None => runtime_directory(&Paths::of_this_user().runtime_dir),
+        None => runtime_directory(&own),
     };
     let mut findings = vec![runtime_directory, embedded()];
+    findings.extend(selinux::finding(Path::new("/"), in_use.map_or(&own, Path::new)));
     findings.extend(socket_file(manager.socket.clone()));
     findings.extend(device_nodes());
     findings
