@@ -42,6 +42,8 @@ pub(crate) struct Marked {
     /// Device time that the launch holds until its marker is in the stream: see [`pacing`].
     pub(crate) held_ns: u64,
     pub(crate) admission: Admission,
+    /// What [`announce`](markers::announce) has returned, if the launch was announced.
+    pub(crate) announced: Option<u64>,
 }
 
 /// A waiting thread reads the heartbeat, and may ring again, at this interval.
@@ -97,7 +99,9 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
     let last = Launches::one(heavy);
     let launches = shard.take_unmarked() + last;
     // While the container paces itself, each launch is marked: no other process sees what it uses.
-    let marks_each = admitted.is_paced || !shard::may_be_marked_later(part.process, stream);
+    // So it is if the driver returns only when a kernel has ended: a kernel without a marker would not be seen.
+    let marks_each =
+        admitted.is_paced || part.process.launches_block() || !shard::may_be_marked_later(part.process, stream);
     let to_give = |is_graph| if marks_each { 0 } else { markers::launches_per_marker(part, is_graph) - 1 };
     let (kernels, graphs) = (to_give(false), to_give(true));
     shard.give(kernels, graphs, admitted.word, stream);
@@ -105,7 +109,7 @@ pub(crate) fn pass(part: &Part, stream: CUstream, heavy: bool) -> Pass {
         part.process.note_unmarked();
     }
     let admission = Admission { at_ns: clock::now_ns(), is_paced: admitted.is_paced };
-    Pass::Mark(Marked { launches, last, held_ns: admitted.held_ns, admission })
+    Pass::Mark(Marked { launches, last, held_ns: admitted.held_ns, admission, announced: None })
 }
 
 /// Whether the slice was taken away: then its processes get neither device time nor contexts.

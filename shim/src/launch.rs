@@ -47,9 +47,8 @@ fn gated_slowly(stream: CUstream, heavy: bool, call: impl FnOnce() -> CUresult) 
         Entry::Free => call(),
         Entry::Refused => CUresult::NOT_PERMITTED,
         Entry::Marked(part, marked) => {
-            part.process.marker_page().prepare(process);
             let result = call();
-            leave_marker(&part, stream, marked, result);
+            leave_marker(&part, stream, &marked, result);
             result
         }
     }
@@ -67,9 +66,17 @@ enum Entry {
 }
 
 impl Entry {
-    /// Waits at the gate of the device that `stream` belongs to.
+    /// Waits at the gate of the device that `stream` belongs to, and prepares the marker.
     #[inline(never)]
     fn of(process: &'static Process, stream: CUstream, heavy: bool) -> Entry {
+        let mut entry = Entry::admitted(process, stream, heavy);
+        entry.prepare(stream);
+        entry
+    }
+
+    /// Waits at the gate of the device that `stream` belongs to.
+    #[inline(never)]
+    fn admitted(process: &'static Process, stream: CUstream, heavy: bool) -> Entry {
         // Without a context or with an invalid stream, the driver returns its own error.
         let Ok(ordinal) = process::ordinal_of_stream(process, stream) else { return Entry::Free };
         let Some(part) = process.part(ordinal) else { return Entry::Refused };
@@ -79,15 +86,36 @@ impl Entry {
             Pass::Mark(marked) => Entry::Marked(part, marked),
         }
     }
+
+    /// To be called before the launch is made. If the driver returns only when the kernel has ended, the launch counts
+    /// as work in flight from now on. Otherwise it does from the call's end on: the driver may have to load the kernel
+    /// first, which takes it long and uses no device time.
+    #[inline(never)]
+    fn prepare(&mut self, stream: CUstream) {
+        if let Entry::Marked(part, marked) = self {
+            part.process.marker_page().prepare(part.process);
+            if part.process.launches_block() {
+                marked.announced = Some(announce(part, stream, marked));
+            }
+        }
+    }
 }
 
-/// Puts a marker behind a launch that returned `result`.
 #[inline(never)]
-fn leave_marker(part: &Part, stream: CUstream, marked: Marked, result: CUresult) {
+fn announce(part: &Part, stream: CUstream, marked: &Marked) -> u64 {
+    markers::announce(part, stream, marked.launches, marked.last, Some(marked.admission))
+}
+
+/// Puts the marker behind a launch that returned `result`.
+#[inline(never)]
+fn leave_marker(part: &Part, stream: CUstream, marked: &Marked, result: CUresult) {
     markers::note_failure(result);
     // A launch that failed uses no device time, but earlier ones may wait for their marker.
     if result.is_ok() || marked.launches.count() > 1 {
-        markers::put(part, stream, marked.launches, marked.last, Some(marked.admission));
+        let marker = marked.announced.unwrap_or_else(|| announce(part, stream, marked));
+        markers::put_announced(part, stream, marked.launches, marker);
+    } else if let Some(marker) = marked.announced {
+        markers::withdraw(part, marked.launches, marker);
     }
     pacing::give_back(part, marked.held_ns);
 }
@@ -178,16 +206,18 @@ pub(crate) unsafe fn cooperative_multi(
     for (number, (entry, stream)) in entries.iter_mut().enumerate().take(devices as usize) {
         // SAFETY: within the host's list, which has `devices` elements.
         *stream = unsafe { (*launches.wrapping_add(number)).stream };
-        *entry = Entry::of(process, *stream, true);
+        *entry = Entry::admitted(process, *stream, true);
         if let Entry::Refused = entry {
             break;
         }
     }
     let is_refused = entries.iter().any(|(entry, _)| matches!(entry, Entry::Refused));
+    // Not before: a device would count as busy while the gate of the next one is waited for.
+    entries.iter_mut().for_each(|(entry, stream)| entry.prepare(*stream));
     let result = if is_refused { CUresult::NOT_PERMITTED } else { call() };
     for (entry, stream) in &entries {
         if let Entry::Marked(part, marked) = entry {
-            leave_marker(part, *stream, *marked, result);
+            leave_marker(part, *stream, marked, result);
         }
     }
     result

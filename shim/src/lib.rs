@@ -23,8 +23,9 @@
 //! Invariants:
 //!
 //! * No constructor, no thread, no lock that can be held across a fork, no heap, no thread-local storage, no signal
-//!   handler, no environment variable, no exit. `errno` is never touched: system calls are made directly (sys.rs).
-//!   Hooks are as async-signal-safe as the driver functions behind them.
+//!   handler, no exit. `errno` is never touched: system calls are made directly (sys.rs). Hooks are as
+//!   async-signal-safe as the driver functions behind them.
+//! * No environment variable but one of the driver's, which makes launches wait (process/environment.rs).
 //! * No panic: a panic that the compiler cannot remove is a link error (panic.rs).
 //! * A process that uses neither CUDA nor NVML pays little beyond loading this library: `dlsym` and `dlopen` look at
 //!   the name, and `chroot` maps the region.

@@ -284,20 +284,32 @@ pub(crate) struct Admission {
 /// Puts a marker for `launches` into `stream`. `last` is the last of them, made after its `admission`, if that is
 /// known.
 #[cold]
-pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launches, admission: Option<Admission>) {
-    let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
-    let Some(row) = part.row() else { return };
+fn put(part: &Part, stream: CUstream, launches: Launches, last: Launches, admission: Option<Admission>) {
+    let marker = announce(part, stream, launches, last, admission);
+    put_announced(part, stream, launches, marker);
+}
+
+/// Counts a marker for `launches` as in flight, which will be put into `stream` as soon as the last of them is made.
+/// Returns the marker's number, or 0: there is no room for one.
+#[cold]
+#[inline(never)]
+pub(crate) fn announce(
+    part: &Part,
+    stream: CUstream,
+    launches: Launches,
+    last: Launches,
+    admission: Option<Admission>,
+) -> u64 {
+    let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return 0 };
+    let Some(row) = part.row() else { return 0 };
     let now_ns = clock::now_ns();
-    slot.launches.fetch_add(launches.count(), Ordering::Relaxed);
     let launched = Launches(flight.launched.fetch_add(launches.0, Ordering::Relaxed)) + launches;
-    let by_device = device_writes::address(part).is_some();
-    slot.markers_by_device.store(u32::from(by_device), Ordering::Relaxed);
     let mut newest = slot.marker_submitted.load(Ordering::Relaxed);
     let (number, was_drained) = loop {
         let oldest = ledger::oldest_in_flight(flight.done.load(Ordering::Relaxed), newest, row);
         if oldest.is_some_and(|oldest| newest + 1 >= oldest + row.len() as u64) {
             // Other streams have filled the row. While it is full the process counts as busy, and this launch with it.
-            return;
+            return 0;
         }
         if oldest.is_none() {
             let since_ns = admission.filter(|admission| admission.is_paced).map_or(now_ns, |admission| admission.at_ns);
@@ -327,18 +339,52 @@ pub(crate) fn put(part: &Part, stream: CUstream, launches: Launches, last: Launc
         known.store(stream.0, Ordering::Relaxed);
         stands_for.store(launches.0, Ordering::Relaxed);
     }
+    number
+}
+
+/// Puts the marker that was [announced](announce) for `launches` into `stream`. If there was no room for one, only
+/// counts the launches.
+#[cold]
+#[inline(never)]
+pub(crate) fn put_announced(part: &Part, stream: CUstream, launches: Launches, number: u64) {
+    let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
+    slot.launches.fetch_add(launches.count(), Ordering::Relaxed);
+    if number == 0 {
+        return;
+    }
     // Pairs with the fence in `DeviceWrites::pause`: either the pause is seen below, or the pause sees the marker.
     fence(Ordering::SeqCst);
-    let put = match device_writes::address(part) {
+    let address = device_writes::address(part);
+    slot.markers_by_device.store(u32::from(address.is_some()), Ordering::Relaxed);
+    let put = match address {
         Some(address) => device_writes::write(part, stream, address, number),
-        None => events::record(flight, stream, place, number),
+        None => events::record(flight, stream, number as usize % MARKERS_MAX, number),
     };
     if !put.is_ok() {
         // No device will write this marker, so it must not be waited for.
-        if let Some(cell) = ledger::cell(row, number) {
-            cell.store(number, Ordering::Release);
-        }
+        write_by_host(part, number);
         part.process.marker_page().forget_after(put);
+    }
+}
+
+/// Takes back the marker that was [announced](announce) for `launches`, which have failed.
+#[cold]
+pub(crate) fn withdraw(part: &Part, launches: Launches, number: u64) {
+    let Some(flight) = part.flight() else { return };
+    flight.launched.fetch_sub(launches.0, Ordering::Relaxed);
+    if number != 0 {
+        // They took no time, so nothing is to be learned from them.
+        if let Some(count) = flight.launched_at.get(number as usize % MARKERS_MAX) {
+            count.fetch_sub(launches.0, Ordering::Relaxed);
+        }
+        write_by_host(part, number);
+    }
+}
+
+/// Writes marker `number` in place of a device.
+fn write_by_host(part: &Part, number: u64) {
+    if let Some(cell) = part.row().and_then(|row| ledger::cell(row, number)) {
+        cell.store(number, Ordering::Release);
     }
 }
 

@@ -6,6 +6,7 @@
 //! hook.
 
 mod devices;
+mod environment;
 mod part;
 
 use crate::clock;
@@ -77,6 +78,8 @@ pub(crate) struct Process {
     unmarked: AtomicU32,
     /// Not zero once there was a stream for which the legacy default stream is a barrier.
     blocking: AtomicU32,
+    /// Not zero: see [`Process::launches_block`].
+    launches_block: AtomicU32,
     /// Not zero once a free was queued in a stream of memory that is charged on its own.
     pub(crate) queued_frees: AtomicU32,
     polls: Polls,
@@ -159,6 +162,7 @@ impl Process {
         let done = process.find_parts(region.limits).is_some();
         if done {
             clock::learn_offset();
+            process.launches_block.store(u32::from(environment::says_that_launches_block()), Ordering::Relaxed);
             process.take_slot(region);
         }
         // A later attempt may be another thread's: this one must not take itself for a callback then.
@@ -362,6 +366,11 @@ impl Process {
     /// Whether there was a stream for which the legacy default stream is a barrier, and whose work is one for it.
     pub(crate) fn has_blocking_streams(&self) -> bool {
         self.blocking.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the driver returns from a launch only when the kernel has ended, as far as the environment tells.
+    pub(crate) fn launches_block(&self) -> bool {
+        self.launches_block.load(Ordering::Relaxed) != 0
     }
 
     /// To be called before there is such a stream.

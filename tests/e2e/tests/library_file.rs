@@ -106,6 +106,8 @@ fn it_imports_next_to_nothing() {
         // function that programs interpose: theirs may call the shim's dlsym.
         "dl_iterate_phdr",
         "getauxval",
+        // The environment. Not `environ`, which is no reserved name.
+        "__environ",
         // Weak references of the start files.
         "__cxa_finalize",
         "__gmon_start__",

@@ -1,6 +1,6 @@
 //! A container has one share, whichever process, stream or function launches.
 
-use aliquot_harness::{GIB, Node, Shares, SimulatedGpu};
+use aliquot_harness::{GIB, HostProgram, Node, Process, Shares, SimulatedGpu, Slice};
 
 use crate::{alone_on_the_machine, at_work, busy, go, ready};
 
@@ -58,4 +58,25 @@ fn contexts_default_streams_of_threads_and_cooperative_kernels_are_charged_in_fu
         .zip(&processes)
         .fold(shares, |shares, (&(_, percent), process)| shares.exactly(percent, &[process.id()]));
     shares.assert_kept();
+}
+
+/// With this variable, which PyTorch's users know from debugging, a kernel runs while the launch is being made.
+#[test]
+fn launches_that_block_until_the_kernel_has_ended_are_charged_in_full() {
+    let _alone = alone_on_the_machine();
+    let gpu = SimulatedGpu::new();
+    let node = Node::start(&gpu);
+    let start = |slice: &Slice, kernels: &str| {
+        let mut command = HostProgram::linked(&gpu, "load").on(&gpu);
+        command.arg(kernels).env("CUDA_LAUNCH_BLOCKING", "1");
+        let mut process = Process::start(slice.preload_into(&mut command));
+        process.wait_for("ready\n");
+        go(&process);
+        process
+    };
+    let slices = [node.slice("long", 10, 8 * GIB), node.slice("mixed", 30, 8 * GIB)];
+    let long = start(&slices[0], "kernels=5000000");
+    // Among short kernels a rare long one must be seen, too.
+    let mixed = start(&slices[1], "kernels=20000,20000,20000,20000,20000,8000000");
+    Shares::of(&gpu).exactly(10, &[long.id()]).exactly(30, &[mixed.id()]).assert_kept();
 }

@@ -149,6 +149,9 @@ fn launch(stream: &'static Stream, handle: CUfunction, shape: Shape, arguments: 
     };
     keep_processor(process.config.launch_ns);
     queue::submit(stream, work, true);
+    if process.launches_block {
+        queue::wait_for_stream(stream);
+    }
     Ok(())
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Process {
     /// The devices selected by `CUDA_VISIBLE_DEVICES`, in its order.
     pub(crate) devices: Vec<Device>,
     pub(crate) instant: bool,
+    /// Whether `CUDA_LAUNCH_BLOCKING` is 1: the launch of a kernel returns when the kernel has ended.
+    pub(crate) launches_block: bool,
 }
 
 /// A page with the address of the [`Process`], which the kernel wipes in the child of a fork. Null before `cuInit`.
@@ -84,7 +86,8 @@ fn start() -> Done {
     let devices = visible.into_iter().enumerate().map(|(ordinal, index)| Device::new(ordinal, index, config));
     let devices = devices.collect::<Option<Vec<_>>>().ok_or(CUresult::OUT_OF_MEMORY)?;
     let instant = config.mode == Mode::Instant;
-    let process: &'static Process = Box::leak(Box::new(Process { member, config, devices, instant }));
+    let launches_block = std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| value == "1");
+    let process: &'static Process = Box::leak(Box::new(Process { member, config, devices, instant, launches_block }));
     // Before any other thread takes the process for initialised.
     crate::device::make_primary_contexts(process);
     let page = page.cast::<AtomicPtr<Process>>();
