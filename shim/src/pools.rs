@@ -1,8 +1,8 @@
 //! Pools of stream-ordered memory: charged for their reserve (see `reserve`), not for the sizes that are requested.
 //!
-//! A pool is charged to the device or host that it was made for, whichever device is current when it is used. The
-//! driver's default pools become known at their first use. A pool that another process shares is free here, because
-//! nothing can be allocated from it.
+//! A pool is charged to the device or host that it was made for, whichever device is current when it is used. Requests
+//! to a pool of managed memory are charged one by one. The driver's default pools become known at their first use. A
+//! pool that another process shares is free here, because nothing can be allocated from it.
 //!
 //! A pool shrinks when it is trimmed, when it is destroyed and, if something was freed before, at synchronisations. All
 //! these calls are hooked and settle the pool. In a process without pools, the hooks of synchronisations cost one load.
@@ -454,7 +454,7 @@ pub(crate) unsafe fn pool_create(
             && let (Some(process), Some(pool), Some(properties)) =
                 (Process::attached(), pool.as_ref(), properties.as_ref())
         {
-            learn(process, *pool, properties.location);
+            learn(process, *pool, properties.alloc_kind, properties.location);
         }
         result
     }
@@ -474,16 +474,19 @@ pub(crate) unsafe fn pool_of_location(
         if result.is_ok()
             && let (Some(process), Some(pool), Some(location)) = (Process::attached(), pool.as_ref(), location.as_ref())
         {
-            learn(process, *pool, *location);
+            learn(process, *pool, kind, *location);
         }
         result
     }
 }
 
-/// Records the account to which the pool is charged. If its location has none, as for managed memory, its allocations
-/// are charged one by one.
-fn learn(process: &'static Process, pool: CUmemoryPool, location: CUmemLocation) {
+/// Records the account to which the pool of this `kind` is charged. If there is none, its allocations are charged one
+/// by one. A pool of managed memory has none: its location is only the preferred one, and each device can have its
+/// memory.
+fn learn(process: &'static Process, pool: CUmemoryPool, kind: c_uint, location: CUmemLocation) {
+    const MANAGED: c_uint = 2; // CU_MEM_ALLOCATION_TYPE_MANAGED
     let account = match payer_at(location) {
+        _ if kind == MANAGED => return,
         Payer::Part(part) => part.index as u32,
         Payer::Host(_) => HOST_ACCOUNT as u32,
         Payer::Stranger => Pool::STRANGER,

@@ -40,6 +40,7 @@ enum {
     CU_GREEN_CTX_DEFAULT_STREAM = 1,
     CU_MEM_ATTACH_GLOBAL = 1,
     CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+    CU_MEM_ALLOCATION_TYPE_MANAGED = 2,
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
     CU_MEM_LOCATION_TYPE_HOST = 2,
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
@@ -213,6 +214,8 @@ typedef struct {
     X(cuMemFreeAsync, "cuMemFreeAsync", 11020, (CUdeviceptr address, CUstream stream))                                 \
     X(cuMemPoolCreate, "cuMemPoolCreate", 11020, (CUmemoryPool *pool, const CUmemPoolProps *properties))               \
     X(cuMemPoolDestroy, "cuMemPoolDestroy", 11020, (CUmemoryPool pool))                                                \
+    X(cuMemGetDefaultMemPool, "cuMemGetDefaultMemPool", 13000,                                                         \
+      (CUmemoryPool *pool, CUmemLocation *location, unsigned type))                                                    \
     X(cuMemAllocHost, "cuMemAllocHost_v2", 3020, (void **start, size_t bytes))                                         \
     X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, (CUmemoryPool pool, size_t kept_bytes))                               \
     X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", 11020, (CUmemoryPool pool, unsigned attribute, void *value))     \

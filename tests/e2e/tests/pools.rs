@@ -102,3 +102,13 @@ fn a_pool_that_the_driver_does_not_destroy_stays_charged() {
     let outcome = run(region.preload_into(driver.show_to(&mut program.on(&gpu)))).success();
     assert_eq!(outcome.stdout, "free while the second pool holds 8 MiB: 16 MiB\n");
 }
+
+/// Managed memory can move to the device, wherever it is preferred. The host's memory has another limit.
+#[test]
+fn managed_memory_of_pools_that_prefer_the_host_is_charged_to_the_device() {
+    let gpu = SimulatedGpu::exact();
+    let region = Region::new(&gpu, 64 * MIB);
+    let outcome = run(region.preload_into(&mut HostProgram::linked(&gpu, "managed_pools").on(&gpu))).success();
+    outcome.assert_said("own: 0 2\ndefault: 0 2\n");
+    assert_eq!(region.used_bytes(0), 0);
+}
