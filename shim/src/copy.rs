@@ -14,6 +14,7 @@
 use crate::context::is_unknown;
 use crate::gate;
 use crate::hooks::types;
+use crate::markers;
 use crate::memory::Size;
 use crate::process::Process;
 use crate::synchronize::Wait;
@@ -34,6 +35,7 @@ fn queued(result: CUresult, stream: CUstream, bytes: u64, ordinal: CUdevice) -> 
 
 /// As [`queued`], for several copies.
 fn queued_together(result: CUresult, stream: CUstream, copies: usize, bytes: u64, ordinal: CUdevice) -> CUresult {
+    markers::note_failure(result);
     if result.is_ok() && !gate::is_capturing(stream) {
         count(copies, bytes, ordinal, 0);
     }
@@ -44,6 +46,7 @@ fn queued_together(result: CUresult, stream: CUstream, copies: usize, bytes: u64
 #[inline(never)]
 fn waited_for(result: CUresult, bytes: u64, wait: Wait) -> CUresult {
     let waited_ns = wait.end(bytes);
+    markers::note_failure(result);
     if result.is_ok() {
         count(1, bytes, CURRENT, waited_ns);
     }

@@ -391,8 +391,17 @@ fn write_by_host(part: &Part, number: u64) {
 /// To be called after a call that returned `result`. If the error is fatal, work of the calling thread's context will
 /// never be done, and is no longer counted as in flight. Its markers are never written: if they were waited for, the
 /// container would look busy for ever.
+#[inline]
 pub(crate) fn note_failure(result: CUresult) {
-    if CUresult::FATAL.contains(&result)
+    if !result.is_ok() {
+        note_error(result);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_error(error: CUresult) {
+    if CUresult::FATAL.contains(&error)
         && let Some(process) = Process::if_attached()
     {
         let failed = context_of(CUstream::NULL);

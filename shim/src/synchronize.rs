@@ -85,18 +85,25 @@ pub(crate) unsafe fn event(_: NullStream, real: types::cuEventSynchronize, event
     synchronize(|| unsafe { real(event) })
 }
 
+/// Returns the answer to a query, which can tell of a fault.
+#[inline]
+fn told(result: CUresult) -> CUresult {
+    markers::note_failure(result);
+    result
+}
+
 /// `cuStreamQuery`.
 pub(crate) unsafe fn query_stream(null: NullStream, real: types::cuStreamQuery, stream: CUstream) -> CUresult {
     polling::about_to_ask(null.explicit(stream).0.addr());
     // SAFETY: the host's call.
-    unsafe { real(stream) }
+    told(unsafe { real(stream) })
 }
 
 /// `cuEventQuery`.
 pub(crate) unsafe fn query_event(_: NullStream, real: types::cuEventQuery, event: CUevent) -> CUresult {
     polling::about_to_ask(event.0.addr());
     // SAFETY: the host's call.
-    unsafe { real(event) }
+    told(unsafe { real(event) })
 }
 
 /// `cuCtxSynchronize`.

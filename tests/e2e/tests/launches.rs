@@ -238,6 +238,30 @@ fn launches_in_a_green_context_are_marked_before_it_ends() {
     assert_eq!(marked, 9);
 }
 
+/// Runs the program `ruined`, whose only kernel never ends. Afterwards nothing of it may count as in flight.
+#[track_caller]
+fn assert_not_in_flight_after(arguments: &[&str], answer: u32) {
+    let gpu = SimulatedGpu::new();
+    let driver = FrontDriver::new(&gpu, "driver_that_loses_kernels");
+    let region = Region::new(&gpu, GIB);
+    open(&region, 0);
+    let mut command = HostProgram::linked(&gpu, "ruined").on(&gpu);
+    let outcome = run(region.preload_into(driver.show_to(command.args(arguments)))).success();
+    outcome.assert_said(&format!("launched\n{answer}\n"));
+    assert_eq!(marked(&region, 0), 1, "{arguments:?}");
+    let in_flight =
+        region.ledger().slots.iter().filter(|slot| !ledger::drained(&slot.devices[0], slot.row(0).unwrap()));
+    assert_eq!(in_flight.count(), 0, "{arguments:?}");
+}
+
+/// Its markers never come.
+#[test]
+fn work_that_a_fault_has_ended_is_not_in_flight_whichever_call_tells() {
+    for call in ["cuCtxSynchronize", "cuMemcpyDtoH", "cuEventQuery", "cuStreamQuery", "cuMemAlloc", "cuMemFree"] {
+        assert_not_in_flight_after(&[call], 700);
+    }
+}
+
 /// A marker in a legacy default stream is a barrier to the other streams, so a thread puts none there for launches of
 /// other threads.
 #[test]
