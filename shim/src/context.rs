@@ -12,6 +12,7 @@ use crate::gate;
 use crate::hooks::{real, types};
 use crate::live_contexts::{self, Kind, MayEnd};
 use crate::markers::DeviceWrites;
+use crate::modules::loading;
 use crate::process::{self, Part, Process};
 use crate::references::{References, Release};
 use crate::{arrays, pools};
@@ -176,16 +177,19 @@ pub(crate) unsafe fn attach(
 const STACK_SIZE: c_uint = 0;
 
 /// `cuCtxSetLimit`: waits for the device. The driver takes memory for stacks at once, for all threads that the device
-/// can run. It takes the heap of kernels when a module is loaded.
+/// can run. What it takes for another limit, such as that of launches by kernels, is known only afterwards. It takes
+/// the heap of kernels when a module is loaded.
 pub(crate) unsafe fn set_limit(_: NullStream, real: types::cuCtxSetLimit, limit: c_uint, value: usize) -> CUresult {
-    const MALLOC_HEAP_SIZE: c_uint = 2; // CU_LIMIT_MALLOC_HEAP_SIZE
     gate::about_to_wait();
     // SAFETY: the host's call.
     let call = || unsafe { real(limit, value) };
+    if limit != STACK_SIZE {
+        return loading(&call);
+    }
     let current = Process::attached().and_then(|process| Some((process, process.current_ordinal().ok()?)));
     let part = current.and_then(|(process, device)| Some((process.part(device)?, device)));
-    let Some((part, device)) = part.filter(|_| (STACK_SIZE..=MALLOC_HEAP_SIZE).contains(&limit)) else { return call() };
-    let bytes = if limit == STACK_SIZE { growth_of_stacks(device, value as u64).unwrap_or(0) } else { 0 };
+    let Some((part, device)) = part else { return call() };
+    let bytes = growth_of_stacks(device, value as u64).unwrap_or(0);
     let moving = Charge::moving(part.index, bytes);
     let charge = if bytes == 0 { Some(Charge { account: part.index, bytes }) } else { part.charge(bytes) };
     let Some(charge) = charge else { return CUresult::OUT_OF_MEMORY };

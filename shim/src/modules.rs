@@ -1,4 +1,5 @@
-//! Loads of modules: the driver takes memory for their code, their variables and the heap of kernels.
+//! Loads of modules: the driver takes memory for their code, their variables and the heap of kernels. So it does for
+//! some limits of a context.
 //!
 //! How much is known only afterwards, and no ledger shows it: it is overhead. A look takes some time to find it, so that
 //! the driver's own figure before and after the load is noted until then. What other processes take of the device
@@ -13,7 +14,7 @@ use aliquot_abi::rounding;
 
 /// Makes a call for which the driver can take memory of the calling thread's device.
 #[inline(never)]
-fn loading(call: &dyn Call<CUresult>) -> CUresult {
+pub(crate) fn loading(call: &dyn Call<CUresult>) -> CUresult {
     let free_before = free_bytes();
     let result = call.make();
     let taken_bytes = free_before.saturating_sub(free_bytes()) as u64;

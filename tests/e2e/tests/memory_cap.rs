@@ -456,6 +456,16 @@ fn stacks_of_kernels_are_refused_and_then_counted_at_once() {
     outcome.assert_said("too large: 2\nlarger: 0\n50 MiB: 2\n40 MiB: 0\n");
 }
 
+/// The driver keeps room for the launches that kernels make, by this limit.
+#[test]
+fn memory_for_other_limits_counts_as_soon_as_they_are_set() {
+    let gpu = SimulatedGpu::exact();
+    let node = Node::start(&gpu);
+    let slice = node.slice("limits", 50, 64 * MIB);
+    let outcome = run(slice.preload_into(&mut HostProgram::linked(&gpu, "launches_in_kernels").on(&gpu))).success();
+    outcome.assert_said("50 MiB: 2\n40 MiB: 0\n");
+}
+
 /// The ledger does not show what a module takes, and no look has found it yet.
 #[test]
 fn memory_of_a_module_counts_as_soon_as_it_is_loaded() {

@@ -49,6 +49,8 @@ struct ContextState {
     peers: Vec<(usize, u32)>,
     /// Device memory for the stacks of kernels, in addition to that of every context.
     stack_bytes: u64,
+    /// Device memory for launches by kernels, likewise.
+    pending_launches_bytes: u64,
 }
 
 impl Object for Context {
@@ -174,9 +176,9 @@ impl Context {
         crate::shared_extents::forget_ended(device);
         crate::host_memory::release_context(life);
         crate::imported::release_context(life);
-        let ContextState { stack_bytes, .. } = core::mem::take(&mut *self.state());
+        let ContextState { stack_bytes, pending_launches_bytes, .. } = core::mem::take(&mut *self.state());
         process.member.remove_context(device.index);
-        device.release(held + stack_bytes + process.config.context_memory_bytes);
+        device.release(held + stack_bytes + pending_launches_bytes + process.config.context_memory_bytes);
         drop(accounts);
     }
 
