@@ -8,6 +8,7 @@ use crate::allocations::{self, Key};
 use crate::bindings;
 use crate::call::Call;
 use crate::hooks::{real, types};
+use crate::live_contexts::primary_of;
 use crate::memory::{Payer, charged, freed};
 use crate::process::Process;
 use crate::radix::Radix;
@@ -17,7 +18,8 @@ use aliquot_abi::cuda::{
 };
 use core::sync::atomic::Ordering;
 
-/// The context in which each array was made, by handle: the driver cannot be asked about a handle that may be gone.
+/// The context in which each array was made, by handle: the driver cannot be asked about a handle that may be gone. An
+/// array that is made in a green context is the primary context's.
 static CONTEXTS: Radix<0, 12, 4> = Radix::new();
 
 /// An array's extents in elements; a dimension that the array lacks is 0.
@@ -235,7 +237,7 @@ fn made(array: *mut core::ffi::c_void) -> Key {
     if let (Some(entry), Some(get)) = (CONTEXTS.entry(array.addr() as u64), real!(cuCtxGetCurrent)) {
         // SAFETY: the pointer is valid.
         let _ = unsafe { get(&raw mut context) };
-        entry.store(context.0.addr() as u64, Ordering::Relaxed);
+        entry.store(primary_of(context).0.addr() as u64, Ordering::Relaxed);
     }
     handle(array)
 }

@@ -152,7 +152,7 @@ pub(crate) unsafe fn green_create(
     };
     // SAFETY: the call has succeeded, so it has written the handle.
     if let Some(context) = result.is_ok().then(|| context_of_green(unsafe { *green })).flatten() {
-        live_contexts::known(context);
+        live_contexts::known(context, primary_context(device));
     }
     result
 }
@@ -401,6 +401,7 @@ fn is_active(device: CUdevice) -> Option<bool> {
 }
 
 /// The handle of the primary context of `device`, which is active. The reference that this takes is given back at once.
+#[inline(never)]
 fn primary_context(device: CUdevice) -> CUcontext {
     let mut context = CUcontext::NULL;
     let release = real!(cuDevicePrimaryCtxRelease_v2).or_else(|| real!(cuDevicePrimaryCtxRelease));

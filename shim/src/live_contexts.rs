@@ -19,7 +19,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// A word for each handle; 0 means that the handle is not known.
 ///
 /// Bits 0 to 47: the bytes that were charged. Bits 48 to 52: the account. Bits 53 to 60: number of attachments beyond
-/// the first. Bits 61 to 63: kind and state.
+/// the first. Bits 61 to 63: kind and state. The word of a green context is the handle of its primary context, with
+/// [`PRIMARY`] and no state.
 static CONTEXTS: Radix<0, 12, 4> = Radix::new();
 
 const ACCOUNT_SHIFT: u32 = 48;
@@ -68,17 +69,29 @@ pub(crate) fn begun(part: &Part, context: CUcontext, kind: Kind, charge: Charge)
     }
 }
 
-/// Records that `context`, the handle of a green context, has begun.
-pub(crate) fn known(context: CUcontext) {
-    if let Some(entry) = entry(context) {
-        let _ = entry.compare_exchange(ENDED, 0, Ordering::AcqRel, Ordering::Relaxed);
+/// Records that `context`, the handle of a green context on `primary`, has begun.
+pub(crate) fn known(context: CUcontext, primary: CUcontext) {
+    let word = PRIMARY | primary.0.addr() as u64 & BYTES_MASK;
+    if let Some(entry) = entry(context).filter(|entry| !is_live(entry.load(Ordering::Relaxed))) {
+        entry.store(word, Ordering::Release);
+    }
+}
+
+/// The primary context that `context` is a green context on; `context` itself if it is none.
+#[inline(never)]
+pub(crate) fn primary_of(context: CUcontext) -> CUcontext {
+    match existing(context).map_or(0, |entry| entry.load(Ordering::Acquire)) {
+        word if word & (ENDING | PRIMARY) == PRIMARY => {
+            CUcontext(core::ptr::with_exposed_provenance_mut((word & BYTES_MASK) as usize))
+        }
+        _ => context,
     }
 }
 
 /// Records that `context`, the handle of a green context, has ended.
 pub(crate) fn forgotten(context: CUcontext) {
-    if let Some(entry) = entry(context) {
-        let _ = entry.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Relaxed);
+    if let Some(entry) = entry(context).filter(|entry| !is_live(entry.load(Ordering::Relaxed))) {
+        entry.store(ENDED, Ordering::Release);
     }
 }
 

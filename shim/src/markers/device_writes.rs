@@ -5,6 +5,7 @@ use super::{SLEEP_NS_MIN, WAIT_NS_MAX, context_of, outside_capture};
 use crate::clock;
 use crate::context;
 use crate::hooks::real;
+use crate::live_contexts::primary_of;
 use crate::process::{Part, Process};
 use crate::sys;
 use aliquot_abi::cuda::{
@@ -188,18 +189,19 @@ fn is_yet_to_write(part: &Part, ending: CUcontext) -> bool {
     let Some(row) = part.row() else { return false };
     flight.newest_markers(row, slot.marker_submitted.load(Ordering::Acquire)).any(|marker| {
         let is_event = marker.recorded.load(Ordering::Acquire) == marker.number;
-        !is_event && !marker.is_done() && marker.context() != Some(ending)
+        !is_event && !marker.is_done() && marker.context().map(primary_of) != Some(ending)
     })
 }
 
-/// After the end of a context: its events are gone, and the markers in its streams are not waited for any more. Markers
-/// in contexts that live are still waited for: otherwise a late write would be taken for that of a newer marker in the
-/// same cell.
+/// After the end of a context, and of the green contexts on it: its events are gone, and the markers in its streams are
+/// not waited for any more. Markers in contexts that live are still waited for: otherwise a late write would be taken
+/// for that of a newer marker in the same cell.
 pub(super) fn forget_context(part: &Part, ended: CUcontext) {
     let (Some(slot), Some(flight)) = (part.work(), part.flight()) else { return };
     let Some(row) = part.row() else { return };
+    let ended = primary_of(ended);
     for marker in flight.newest_markers(row, slot.marker_submitted.load(Ordering::Acquire)) {
-        let lives = marker.context().is_some_and(|context| context != ended && context::is_alive(context));
+        let lives = marker.context().is_some_and(|context| primary_of(context) != ended && context::is_alive(context));
         if !lives || marker.is_done() || marker.recorded.load(Ordering::Acquire) != marker.number {
             marker.event.store(core::ptr::null_mut(), Ordering::Release);
         }

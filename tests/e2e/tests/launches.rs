@@ -283,6 +283,13 @@ fn a_thread_that_waits_puts_no_barrier_behind_what_others_have_launched() {
     wait::until_true("some launches have none", || marked_after() < 9);
 }
 
+/// A green context has a handle of its own, and ends with the primary context.
+#[test]
+fn work_in_a_green_context_ends_with_the_primary_context() {
+    assert_not_in_flight_after(&["cuCtxSynchronize", "green"], 700);
+    assert_not_in_flight_after(&["cuDevicePrimaryCtxReset", "green"], 0);
+}
+
 /// A late marker in the legacy default stream would wait for a blocking stream that is held up, and hold up the others.
 #[test]
 fn blocking_streams_wait_for_nothing_but_the_program_s_work() {

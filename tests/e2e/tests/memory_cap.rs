@@ -105,6 +105,14 @@ fn a_reset_gives_back_what_was_taken_before_a_fault() {
     }
 }
 
+/// An array that is made while a green context is current is the primary context's.
+#[test]
+fn a_reset_gives_back_arrays_that_were_made_in_a_green_context() {
+    let (said, region) = like_a_device_of(64 * MIB, "", "green_arrays", &[]);
+    assert_eq!(said, "made twice\n");
+    assert_eq!(region.used_bytes(0), 0);
+}
+
 /// A program allocates and frees every kind of memory in a seeded random order. After each step the slice has as much
 /// left as a device of its size, so the ledger equals the driver's own count.
 #[test]
