@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use aliquot_abi::cuda::FORWARDED;
 use aliquot_harness::{EXACT_MEMORY, GIB, HostProgram, Outcome, Region, SimulatedGpu, nvidia_runtime, run};
 
 /// A way to link NVIDIA's runtime library.
@@ -130,6 +131,21 @@ fn every_function_that_is_hooked_is_the_hook() {
         ] {
             assert!(hooked.contains(symbol), "{linking}: the library did not get {symbol}");
         }
+    }
+}
+
+/// It may use functions that no header declares.
+#[test]
+fn every_function_that_it_looks_up_is_classified() {
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}cuda_version = 13050\n"));
+    let classes = classes();
+    let symbols = || classes.keys().chain(FORWARDED.iter().flat_map(|family| family.symbols));
+    for linking in LINKINGS {
+        let looked_up = lookups(&run(&mut linking.program().on(&gpu)).success());
+        let names: BTreeSet<&str> = looked_up.iter().filter_map(|(what, _)| what.split(' ').next()).collect();
+        // A symbol begins with its name.
+        let unknown: Vec<_> = names.iter().filter(|name| !symbols().any(|symbol| symbol.starts_with(**name))).collect();
+        assert!(unknown.is_empty(), "{linking}: nobody has looked at {unknown:?}");
     }
 }
 

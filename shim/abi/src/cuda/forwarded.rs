@@ -194,6 +194,10 @@ pub const FORWARDED: &[Family] = &[
         ],
     },
     Family {
+        why: "In no header, but looked up by the runtime library of CUDA 13.5: what they make runs in a graph, which is gated when it is launched",
+        symbols: &["cuSubgridCreate", "cuSubgridWorkerGridCreate", "cuSubgridWorksetCreate"],
+    },
+    Family {
         why: "Capture into a graph of another interface",
         symbols: &[
             "cuStreamBeginCaptureToCig",
