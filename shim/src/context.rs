@@ -15,9 +15,10 @@ use crate::markers::DeviceWrites;
 use crate::modules::loading;
 use crate::process::{self, Part, Process};
 use crate::references::{References, Release};
+use crate::region::{Region, Unattached};
 use crate::{arrays, pools};
 use aliquot_abi::cuda::{
-    CUcontext, CUdevResourceDesc, CUdevice, CUgreenCtx, CUresult, CUstream, NullStream, c_int, c_uint, c_void,
+    CUcontext, CUdevResourceDesc, CUdevice, CUgreenCtx, CUresult, CUstream, CUuuid, NullStream, c_int, c_uint, c_void,
 };
 use aliquot_abi::region::CONTEXT_NEGLIGIBLE;
 use core::sync::atomic::Ordering;
@@ -171,6 +172,39 @@ pub(crate) unsafe fn attach(
         live_contexts::attached(unsafe { written(context) });
     }
     result
+}
+
+/// `CUcheckpointRestoreArgs`, as far as its fields are read here.
+#[repr(C)]
+struct RestoreArguments {
+    /// The UUIDs of devices at the checkpoint and after it.
+    pairs: *const [CUuuid; 2],
+    count: c_uint,
+}
+
+/// `cuCheckpointProcessRestore`: in a slice each device stays the same. The process goes on to use the part of the
+/// slice that it has found for a device when it attached.
+pub(crate) unsafe fn restore(
+    _: NullStream,
+    real: types::cuCheckpointProcessRestore,
+    pid: c_int,
+    arguments: *mut c_void,
+) -> CUresult {
+    // SAFETY: a pointer that is not null is the host's structure, whose list has `count` elements.
+    let is_another = unsafe {
+        arguments.cast::<RestoreArguments>().as_ref().is_some_and(|RestoreArguments { pairs, count }| {
+            !pairs.is_null()
+                && (0..*count as usize).any(|number| {
+                    let [before, after] = &*pairs.wrapping_add(number);
+                    before.bytes != after.bytes
+                })
+        })
+    };
+    if is_another && Region::get().err() != Some(Unattached::Free) {
+        return CUresult::NOT_PERMITTED;
+    }
+    // SAFETY: the host's call.
+    unsafe { real(pid, arguments) }
 }
 
 /// `CU_LIMIT_STACK_SIZE`.

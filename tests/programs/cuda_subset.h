@@ -107,6 +107,16 @@ typedef struct {
 } CUmemPoolProps;
 
 typedef struct {
+    unsigned char before[16], after[16];
+} CUcheckpointGpuPair;
+
+typedef struct {
+    CUcheckpointGpuPair *pairs;
+    unsigned count, padding;
+    char reserved[48];
+} CUcheckpointRestoreArgs;
+
+typedef struct {
     CUfunction function;
     unsigned grid[3], block[3], shared_bytes;
     void **parameters, **extra;
@@ -195,6 +205,7 @@ typedef struct {
     X(cuModuleUnload, "cuModuleUnload", 2000, (CUmodule module))                                                       \
     X(cuCtxGetLimit, "cuCtxGetLimit", 3010, (size_t *value, unsigned limit))                                           \
     X(cuCtxSetLimit, "cuCtxSetLimit", 3010, (unsigned limit, size_t value))                                            \
+    X(cuCheckpointProcessRestore, "cuCheckpointProcessRestore", 12080, (int pid, CUcheckpointRestoreArgs *arguments))  \
     X(cuModuleGetFunction, "cuModuleGetFunction", 2000, (CUfunction *function, CUmodule module, const char *name))     \
     X(cuMemGetInfo, "cuMemGetInfo_v2", 3020, (size_t *free, size_t *total))                                            \
     X(cuMemAlloc, "cuMemAlloc_v2", 3020, (CUdeviceptr *address, size_t bytes))                                         \

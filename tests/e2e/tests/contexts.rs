@@ -95,3 +95,14 @@ fn a_look_that_misses_the_first_context_is_not_the_last() {
         assert!(refused.stderr.contains("cuMemAlloc") && refused.stderr.contains("answers 2"), "{refused:?}");
     });
 }
+
+/// A process finds the parts of its slice once.
+#[test]
+fn a_process_is_not_restored_onto_another_device() {
+    let gpu = SimulatedGpu::with("cuda_version = 13050\n");
+    let program = HostProgram::linked(&gpu, "restores");
+    let said = |another| format!("the same: 801\nanother: {another}\nno list: 801\n");
+    run(&mut program.on(&gpu)).success().assert_said(&said(801));
+    let region = Region::new(&gpu, GIB);
+    run(region.preload_into(&mut program.on(&gpu))).success().assert_said(&said(800));
+}

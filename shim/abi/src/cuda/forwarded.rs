@@ -134,7 +134,6 @@ pub const FORWARDED: &[Family] = &[
             "cuCheckpointProcessGetRestoreThreadId",
             "cuCheckpointProcessGetState",
             "cuCheckpointProcessLock",
-            "cuCheckpointProcessRestore",
             "cuCheckpointProcessUnlock",
         ],
     },

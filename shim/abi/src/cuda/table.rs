@@ -493,6 +493,8 @@ macro_rules! cuda_api {
             forward call: cuUserObjectRelease = cuUserObjectRelease @ 11030 (object: CUuserObject, count: c_uint);
             memory graph_add_node_after: cuGraphAddNode_v3 = cuGraphAddNode @ 13040 (ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, dependency_data: *const c_void, num_dependencies: usize, node_params: *mut CUgraphNodeParams);
             forward call: cuGraphNodeSetParams_v2 = cuGraphNodeSetParams @ 13040 (h_node: CUgraphNode, node_params: *mut CUgraphNodeParams);
+            // Checkpoints
+            context restore: cuCheckpointProcessRestore = cuCheckpointProcessRestore @ 12080 (pid: c_int, args: *mut c_void);
             // Profiler
             forward call: cuProfilerStart = cuProfilerStart @ 4000 ();
             forward call: cuProfilerStop = cuProfilerStop @ 4000 ();

@@ -1,6 +1,6 @@
 //! This process's state: made by `cuInit`, lost in the child of a fork.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -67,6 +67,12 @@ pub(crate) fn cuInit(flags: c_uint) -> Done {
     }
     let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     if process().is_ok() { Ok(()) } else { start() }
+}
+
+/// There are no checkpoints, so none is restored.
+pub(crate) fn cuCheckpointProcessRestore(_: c_int, _: *mut c_void) -> Done {
+    process()?;
+    Err(CUresult::NOT_SUPPORTED)
 }
 
 fn start() -> Done {
