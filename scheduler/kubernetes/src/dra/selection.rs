@@ -317,7 +317,7 @@ impl Selection {
     }
 
     /// What is asked for, used where there is no device by which it could be rounded.
-    fn wanted(&self) -> (DeviceCore, DeviceMemory) {
+    pub(crate) fn wanted(&self) -> (DeviceCore, DeviceMemory) {
         let amount = |name: &str| self.criteria.capacity.get(name).and_then(|wanted| thousandths(&wanted.0));
         let core = amount(CORE).map_or(1000, |core| u32::try_from(core / 100).unwrap_or(1000).clamp(1, 1000));
         let memory = amount(MEMORY).and_then(|memory| u64::try_from(memory / 1000).ok());

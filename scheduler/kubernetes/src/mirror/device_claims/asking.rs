@@ -266,13 +266,15 @@ impl Mirror {
     /// The choices of each request of a claim, in the words of the books.
     fn meant(&self, ask: &Ask, asked_of: AskedOf) -> Result<Vec<Vec<FurtherRequest>>, String> {
         let claims = &self.device_claims;
-        let of_choice = |request: &DevicesAsk| {
-            if asked_of == AskedOf::Both && !claims.is_ours(request) {
+        let of_choice = |choices: &[DevicesAsk], request: &DevicesAsk| {
+            let selects_none = asked_of == AskedOf::Both && claims.selects_none_beside_ours(request, choices);
+            if asked_of == AskedOf::Both && !claims.is_ours(request) && !selects_none {
                 return Ok(FurtherRequest { name: request.name.clone(), ..FurtherRequest::default() });
             }
             let key = claims.criteria(request)?.key();
             let selection = claims.selections.get(&key).ok_or("its devices are not selected yet")?;
-            let (core, memory) = selection.part()?;
+            // An entry that selects no device is for one that the books do not know, so another entry is taken.
+            let (core, memory) = if selects_none { selection.wanted() } else { selection.part()? };
             let value = if request.is_all { request.count.to_string() } else { USABLE.to_owned() };
             Ok(FurtherRequest {
                 name: request.name.clone(),
@@ -282,13 +284,15 @@ impl Mirror {
             })
         };
         let is_only_one = matches!(&ask.requests[..], [request] if request.choices.len() == 1);
-        let named = |request: &DevicesAsk| {
-            of_choice(request).map_err(|problem: String| match is_only_one {
-                true => problem,
-                false => format!("request {:?}: {problem}", request.name),
-            })
+        let of_request = |RequestAsk { choices, .. }: &RequestAsk| {
+            let named = |request: &DevicesAsk| {
+                of_choice(choices, request).map_err(|problem: String| match is_only_one {
+                    true => problem,
+                    false => format!("request {:?}: {problem}", request.name),
+                })
+            };
+            choices.iter().map(named).collect::<Result<_, _>>()
         };
-        let of_request = |request: &RequestAsk| request.choices.iter().map(named).collect::<Result<_, _>>();
         ask.requests.iter().map(of_request).collect()
     }
 }

@@ -314,6 +314,13 @@ impl DeviceClaims {
         self.selection(ask).is_ok_and(|selection| selection.whose() == Whose::Ours)
     }
 
+    /// Whether an entry of this list selects no device at all, or its expressions fail, and another one selects devices of
+    /// our driver.
+    pub(super) fn selects_none_beside_ours(&self, ask: &DevicesAsk, list: &[DevicesAsk]) -> bool {
+        let selects_none = |of: &Selection| of.whose() == Whose::Unknown;
+        self.selection(ask).is_ok_and(selects_none) && list.iter().any(|other| self.is_ours(other))
+    }
+
     /// For whose devices a claim asks.
     pub(super) fn asked_of(&self, ask: &Ask) -> AskedOf {
         let (mut ours, mut others) = (false, false);

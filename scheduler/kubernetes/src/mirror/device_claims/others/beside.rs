@@ -293,7 +293,8 @@ impl DeviceClaims {
     }
 
     /// Refuses lists with a combination that asks our driver for nothing by claims for both sorts: no device could have the
-    /// mark of this combination, so the core would choose it where other drivers have no device for it.
+    /// mark of this combination, so the core would choose it where other drivers have no device for it. A combination is
+    /// never chosen if an entry of it selects no device.
     ///
     /// # Errors
     /// There is such a combination.
@@ -301,7 +302,15 @@ impl DeviceClaims {
         let lists = self.lists_of(asks);
         let combinations = lists.combinations();
         let mut numbers = 0..combinations.min(Alternatives::CHOICES_MAX);
-        let is_without = |number| self.combination(asks, &lists, &lists.choice(number)).ours.is_empty();
+        let is_never_chosen = |choices: &[usize]| {
+            let chosen = self.both_of(asks).flat_map(|ask| &ask.requests).zip(choices);
+            let mut chosen = chosen.filter_map(|(of, choice)| Some((of.choices.get(*choice)?, &of.choices)));
+            chosen.any(|(choice, list)| self.selects_none_beside_ours(choice, list))
+        };
+        let is_without = |number| {
+            let choices = lists.choice(number);
+            self.combination(asks, &lists, &choices).ours.is_empty() && !is_never_chosen(&choices)
+        };
         match combinations > 1 && numbers.any(is_without) {
             true => Err(ASKS_FOR_NONE.to_owned()),
             false => Ok(()),
@@ -321,8 +330,12 @@ impl DeviceClaims {
 
     /// How many list entries each request has, for the claims that ask for devices of both sorts.
     fn lists_of(&self, asks: &[Ask]) -> Lists {
-        let both = asks.iter().filter(|ask| self.asked_of(ask) == AskedOf::Both);
-        Lists::of(both.flat_map(|ask| &ask.requests).map(|request| request.choices.len()))
+        Lists::of(self.both_of(asks).flat_map(|ask| &ask.requests).map(|request| request.choices.len()))
+    }
+
+    /// The claims that ask for devices of both sorts.
+    fn both_of<'a>(&self, asks: &'a [Ask]) -> impl Iterator<Item = &'a Ask> {
+        asks.iter().filter(|ask| self.asked_of(ask) == AskedOf::Both)
     }
 
     fn combination<'a>(&self, asks: &'a [Ask], lists: &Lists, choices: &[usize]) -> Combination<'a> {

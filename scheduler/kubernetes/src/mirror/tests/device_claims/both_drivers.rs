@@ -303,6 +303,34 @@ fn an_entry_of_each_driver_can_be_taken() {
 }
 
 #[test]
+fn an_entry_that_selects_no_device_gives_way_to_the_next() {
+    let mut world = World::new();
+    world.node_of_both("n", &[json!({})], &[json!({}), json!({})]);
+    let entry = |name: &str, expression: &str| {
+        let mut entry = percent(60);
+        let expression = format!("device.attributes[{DRIVER:?}].{expression}");
+        json_patch::merge(&mut entry, &json!({"name": name, "selectors": [{"cel": {"expression": expression}}]}));
+        entry
+    };
+    // The last one fails on each device without the attribute.
+    let list =
+        json!([entry("spare", "?spare.orValue(false)"), entry("any", "?none.orValue(true)"), entry("old", "old")]);
+    let requests =
+        json!([{"name": "gpu", "firstAvailable": list}, {"name": "nic", "exactly": {"deviceClassName": NIC}}]);
+    for name in ["a", "b"] {
+        world.pod_of_both(name, requests.clone(), json!([]));
+        world.reconcile();
+    }
+    assert_eq!(world.has("a"), ["gpu/any gpu-0", "nic nic-0"], "{}", world.why_waiting("a"));
+    assert_eq!(world.names_of_bound(), ["a"]);
+    // A device comes that the first entry selects.
+    world.gpus_of("n", &[json!({}), json!({"attributes": {"spare": {"bool": true}}})]);
+    world.reconcile();
+    assert_eq!(world.has("b"), ["gpu/spare gpu-1", "nic nic-1"], "{}", world.why_waiting("b"));
+    assert!(world.mirror.knows_right_places());
+}
+
+#[test]
 fn a_near_gpu_is_left_to_the_other_claim_of_the_pod() {
     let mut world = World::new();
     let gpu = |is_spare: bool| {
