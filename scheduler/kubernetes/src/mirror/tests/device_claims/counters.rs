@@ -143,6 +143,35 @@ fn counters_that_several_nodes_share_are_counted_once() {
 }
 
 #[test]
+fn a_counter_below_what_is_allocated_holds_back_only_its_takers() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let of_other_set = json!([{"counterSet": "other", "counters": {"slots": {"value": "3"}}}]);
+    let other = partition("other", 3, json!({"consumesCounters": of_other_set}));
+    let partitions = json!([partition("large", 4, json!({})), partition("small", 1, json!({})), other]);
+    let pool = |world: &mut World, slots: &str| {
+        let set = |name: &str, slots: &str| json!({"name": name, "counters": {"slots": {"value": slots}}});
+        let spec = json!({"nodeName": "n", "sharedCounters": [set("gpu", slots), set("other", "3")]});
+        world.pool_of_nics("gpu-nics", spec, partitions.clone());
+    };
+    pool(&mut world, "5");
+    world.pod_with_nic("large", of_slots(4));
+    world.reconcile();
+    // The driver has lost two of the slots, and one of them is in use.
+    pool(&mut world, "3");
+    for (name, slots) in [("small", 1), ("other", 3)] {
+        world.pod_with_nic(name, of_slots(slots));
+        world.reconcile();
+    }
+    assert_eq!(world.names_of_bound(), ["large", "other"]);
+    world.delete("large");
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["other", "small"]);
+    assert!(world.mirror.knows_right_places());
+}
+
+#[test]
 fn a_pool_with_wrong_counters_is_not_given_out() {
     let mut world = World::new();
     world.node("n", 0);
