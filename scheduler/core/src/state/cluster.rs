@@ -13,6 +13,7 @@ mod refused;
 mod resize;
 mod starting;
 mod truth;
+mod unfit;
 mod withdrawn;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -174,7 +175,7 @@ impl Cluster {
     pub fn apply(&mut self, event: Event) -> Result<Outcome, EventError> {
         match event {
             Event::NodeAdded(spec) => self.add_node(spec).map(Outcome::Node),
-            Event::NodeRelabelled(node, spec) => self.relabel(node, &spec).map(|()| Outcome::Done),
+            Event::NodeRelabelled(node, spec) => self.relabel(node, &spec).map(Outcome::displaced),
             Event::NodeChanged(node, spec) => self.change_node(node, spec).map(Outcome::displaced),
             Event::NodeRemoved(node) => self.remove_node(node),
             Event::DeviceHealthChanged { node, device, health } => self.set_health(node, device, health),
@@ -190,7 +191,7 @@ impl Cluster {
             Event::EvictionRefused(claim) => self.refuse_eviction(claim).map(Outcome::displaced),
             Event::ClaimGone(claim) => self.gone(claim).map(Outcome::ready),
             Event::ClaimResized(claim, request) => self.resize(claim, request).map(|()| Outcome::Done),
-            Event::ClaimPeersChanged(claim, peers) => self.change_peers(claim, peers).map(|()| Outcome::Done),
+            Event::ClaimPeersChanged(claim, peers) => self.change_peers(claim, peers).map(Outcome::displaced),
             Event::PodGroupAdded(group) => self.add_group(group).map(Outcome::Group),
             Event::PodGroupChanged(group, spec) => self.replace_group(group, spec).map(Outcome::displaced),
             Event::PodGroupRemoved(group) => self.remove_group(group).map(|()| Outcome::Done),

@@ -20,10 +20,12 @@ pub enum Event {
     /// A node was added, with nothing on it.
     NodeAdded(NodeSpec),
     /// A node's labels, taints, attributes of its devices, or whether it is cordoned have changed to the given values.
-    /// The rest of the specification is ignored.
+    /// The rest of the specification is ignored. A claim that was going to start on a node that takes no such claims
+    /// any more is pending again, as is a claim that others now keep from its place. Claims that run stay.
     NodeRelabelled(NodeId, NodeSpec),
     /// A node now has other amounts, devices or labels. Devices keep their indexes, and none is missing; new devices
-    /// come after them. Claims that are placed there stay, even if they now hold more than the node has.
+    /// come after them. Claims that are placed there stay, even if they now hold more than the node has. Claims that
+    /// have yet to start are pending again as after [`Event::NodeRelabelled`] and [`Event::DeviceHealthChanged`].
     NodeChanged(NodeId, NodeSpec),
     /// A node is gone; the claims that were placed there are pending again.
     NodeRemoved(NodeId),
@@ -67,7 +69,8 @@ pub enum Event {
     ClaimFailed(ClaimId),
     /// A claim now asks for other amounts. If it is placed, it keeps its devices.
     ClaimResized(ClaimId, Request),
-    /// A claim's peers and its rules about their places have changed. Claims that are placed stay.
+    /// A claim's peers and its rules about their places have changed. Claims that run stay. A claim that was going to
+    /// start is pending again if an anti-affinity keeps it from its place now.
     ClaimPeersChanged(ClaimId, Option<Arc<Peers>>),
     /// A pod group was declared. Claims that name it come afterwards.
     PodGroupAdded(PodGroup),

@@ -19,4 +19,5 @@ mod refused;
 mod stale_gangs;
 mod starting;
 mod undecided;
+mod unfit;
 mod withdrawn;

@@ -65,6 +65,22 @@ fn a_claim_that_waits_for_room_on_a_silent_node_is_placed_on_another_one_at_once
 }
 
 #[test]
+fn what_waits_for_room_does_not_start_on_a_cordoned_node() {
+    let mut kit = Kit::new(1, Vec::new());
+    let low = kit.runs("low", 100, 10);
+    kit.want("high", 100, 90);
+    assert_eq!(stops(&kit.pass(100)), [("low", low)]);
+    let own = Running { claim: "low".into(), instance: low, amounts: amounts(0, 100) };
+    kit.report(NodeSpec { cordoned: true, ..node(1) }, 1, low, vec![own]);
+    kit.pass(100);
+    assert_eq!(kit.whereabouts("high"), Some(Whereabouts::Waiting));
+    kit.outcome("low", low, low, StepOutcome::Gone);
+    assert_eq!(kit.pass(2000), [], "nothing new goes there");
+    kit.report(node(1), 1, low, Vec::new());
+    assert_eq!(kit.start().0.as_str(), "high");
+}
+
+#[test]
 fn readers_of_an_idle_cluster_see_that_leases_are_renewed() {
     let mut kit = Kit::new(1, Vec::new());
     kit.pass(100);

@@ -123,6 +123,12 @@ impl Mirror {
             self.tell_outcome(uid, &start, start.generation, StepOutcome::Failed(why));
             return None;
         }
+        if self.nodes.get(&start.node).is_some_and(|node| node.facts.is_cordoned) {
+            let why = format!("node {} takes nothing new any more", start.node);
+            self.answer_choice(uid, Err(why.clone()));
+            self.tell_outcome(uid, &start, start.generation, StepOutcome::Failed(why));
+            return None;
+        }
         let facts = &known.facts;
         let starting = match self.reservations(facts, &told.means, &start) {
             Ok(starting) => starting,

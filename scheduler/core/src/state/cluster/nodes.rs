@@ -70,12 +70,19 @@ impl Cluster {
         news
     }
 
-    pub(super) fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<(), EventError> {
+    /// Changes what a node says of itself beside its amounts. Returns the claims that are pending again because they
+    /// cannot start there any more.
+    pub(super) fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<Vec<ClaimId>, EventError> {
         let node = self.nodes.get_mut(id.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(id))?;
+        let has_other_labels = node.spec().labels != spec.labels;
         node.relabel(spec, &mut self.node_parts);
         Topology::learn(&mut self.topology, id, Some(&spec.labels));
         self.note_spec(id);
-        Ok(())
+        let mut displaced = self.lose(self.no_longer_admitted(id))?;
+        if has_other_labels {
+            displaced.extend(self.lose_what_is_kept_apart()?);
+        }
+        Ok(displaced)
     }
 
     /// Removes a node: claims that were placed there are pending again, and claims that were leaving it are gone.

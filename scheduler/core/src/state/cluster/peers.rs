@@ -15,20 +15,24 @@ impl Cluster {
         &self.peers
     }
 
-    /// Changes a claim's peers, whether it is placed or not.
-    pub(super) fn change_peers(&mut self, id: ClaimId, peers: Option<Arc<Peers>>) -> Result<(), EventError> {
+    /// Changes a claim's peers, whether it is placed or not. Returns the claims that are pending again because it keeps
+    /// them from their places now, or because others keep it from its own.
+    pub(super) fn change_peers(&mut self, id: ClaimId, peers: Option<Arc<Peers>>) -> Result<Vec<ClaimId>, EventError> {
         let state = self.claim_state(id)?;
         if state.claim.request.peers == peers {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let request = Request { peers, ..Request::clone(&state.claim.request) };
         let node = state.allocation.as_ref().map(|allocation| allocation.node);
         let old = self.exchange_request(id, &request)?;
-        if let Some(node) = node {
-            old.peers.iter().for_each(|peers| self.peers.note(node, peers, false));
-            request.peers.iter().for_each(|peers| self.peers.note(node, peers, true));
+        let Some(node) = node else { return Ok(Vec::new()) };
+        old.peers.iter().for_each(|peers| self.peers.note(node, peers, false));
+        request.peers.iter().for_each(|peers| self.peers.note(node, peers, true));
+        match self.started_ms(id) {
+            Some(_) => self.lose_what_is_avoided_by(request.peers.as_slice(), node),
+            None if self.is_kept_apart(id) => self.lose(vec![id]),
+            None => Ok(Vec::new()),
         }
-        Ok(())
     }
 
     /// Notes the tasks on a node that are not in the books, or that they are gone.
@@ -55,7 +59,7 @@ impl Cluster {
     }
 
     /// Whether an anti-affinity of the task `one` on `node` keeps the task `other` from `others_node`.
-    fn avoids(&self, one: &Peers, other: &Peers, node: NodeId, others_node: NodeId) -> bool {
+    pub(super) fn avoids(&self, one: &Peers, other: &Peers, node: NodeId, others_node: NodeId) -> bool {
         let domain = |node: NodeId, key: &str| self.node(node).and_then(|node| node.spec().labels.get(key));
         let is_near = |rule: &AntiAffinity| {
             let own = domain(node, &rule.topology_key);

@@ -44,8 +44,8 @@ impl Cluster {
         Ok(displaced)
     }
 
-    /// Changes a node's amounts, devices and labels. Returns the claims that are pending again because a device that
-    /// they were to start on is no longer healthy.
+    /// Changes a node's amounts, devices and labels. Returns the claims that are pending again because they cannot
+    /// start there any more, or not on their devices.
     pub(super) fn change_node(&mut self, id: NodeId, spec: NodeSpec) -> Result<Vec<ClaimId>, EventError> {
         let node = self.node(id).ok_or(EventError::NoSuchNode(id))?;
         let before = node.spec();
@@ -60,6 +60,8 @@ impl Cluster {
         if before.name != spec.name && self.by_name.contains_key(&spec.name) {
             return Err(EventError::NodeExists(spec.name));
         }
+        let has_other_labels = before.labels != spec.labels;
+        let newly_listed = self.newly_listed(id, &before.foreign, &spec.foreign);
         let there: Vec<(ClaimId, Allocation)> =
             node.claims().filter_map(|claim| Some((claim, self.allocation(claim)?.clone()))).collect();
         for (claim, _) in &there {
@@ -80,11 +82,18 @@ impl Cluster {
         let is_healthy = |device: u16| {
             self.node(id).and_then(|node| node.devices().get(usize::from(device))).is_some_and(|of| of.is_healthy())
         };
+        let not_admitted = self.no_longer_admitted(id);
         let lost = there.into_iter().filter(|(claim, at)| {
-            self.started_ms(*claim).is_none() && !at.devices.iter().all(|part| is_healthy(part.device))
+            let has_devices = at.devices.iter().all(|part| is_healthy(part.device));
+            self.started_ms(*claim).is_none() && (!has_devices || not_admitted.contains(claim))
         });
         let lost = lost.map(|(claim, _)| claim).collect();
-        self.lose(lost)
+        let mut displaced = self.lose(lost)?;
+        displaced.extend(self.lose_what_is_avoided_by(&newly_listed, id)?);
+        if has_other_labels {
+            displaced.extend(self.lose_what_is_kept_apart()?);
+        }
+        Ok(displaced)
     }
 
     fn exchange_node(&mut self, id: NodeId, spec: NodeSpec) {

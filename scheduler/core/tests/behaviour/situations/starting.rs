@@ -1,7 +1,7 @@
 //! Gangs between decision and start: other claims have yet to leave, and members are lost meanwhile. A gang starts with
 //! as many members as it needs, or not at all.
 
-use aliquot_scheduler_core::{Claim, ClaimId, Event, Health, NodeId, Outcome, PodGroup, SubGroup};
+use aliquot_scheduler_core::{Claim, ClaimId, Event, Health, NodeId, NodeSpec, Outcome, PodGroup, SubGroup};
 
 use crate::kit::{Kit, gang, node, train, whole};
 
@@ -90,6 +90,14 @@ fn a_gang_does_not_start_on_a_device_that_has_failed() {
     let setting = Setting::new(2, 2);
     let node = setting.node_of(0);
     setting.both_wait_again(Event::DeviceHealthChanged { node, device: 0, health: Health::Unhealthy });
+}
+
+#[test]
+fn a_gang_does_not_start_on_a_node_that_is_cordoned() {
+    let setting = Setting::new(2, 2);
+    let node = setting.node_of(1);
+    let spec = NodeSpec::from(setting.kit.cluster.node(node).expect("it is there").spec());
+    setting.both_wait_again(Event::NodeRelabelled(node, NodeSpec { cordoned: true, ..spec }));
 }
 
 #[test]

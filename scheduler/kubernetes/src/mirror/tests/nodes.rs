@@ -1,6 +1,6 @@
 //! What nodes have, and what becomes of pods when that changes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use serde_json::{Value, json};
 
@@ -294,4 +294,29 @@ fn a_pod_is_on_a_node_that_declares_what_it_needs() {
     world.make_node("m", node);
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn a_waiting_pod_goes_elsewhere_if_its_node_takes_no_more() {
+    let changes: [fn(&mut Value); 3] = [
+        |node| node["spec"]["unschedulable"] = true.into(),
+        |node| node["status"]["conditions"][0]["status"] = "Unknown".into(),
+        |node| node["spec"]["taints"] = json!([{"key": "broken", "effect": "NoSchedule"}]),
+    ];
+    for change in changes {
+        let mut world = World::new();
+        world.node("n", 1);
+        world.pod("low", 100, json!({}));
+        world.reconcile();
+        world.ending = Some(BTreeSet::new());
+        world.pod("high", 100, json!({"spec": {"priority": 50}}));
+        world.reconcile();
+        assert_eq!(world.log, ["low to n", "low evicted"]);
+        let mut node = world.nodes["n"].clone();
+        change(&mut node);
+        world.make_node("n", node.clone());
+        world.node("m", 1);
+        world.reconcile();
+        assert_eq!(world.bound().get("high"), Some(&"m"), "{node}: {:#?}", world.log);
+    }
 }

@@ -259,3 +259,28 @@ fn a_rule_that_is_not_understood_is_said() {
     assert!(world.bound().is_empty());
     assert!(world.why_waiting("p").contains("\"Like\""), "{}", world.why_waiting("p"));
 }
+
+/// A pod that is being deleted still counts, but not for the one that waits for it to be gone.
+#[test]
+fn a_pod_waits_on_its_node_for_the_one_that_it_replaces_there() {
+    let mut world = zones(&[("a", "1"), ("b", "2")]);
+    let labels = json!({"app": "web"});
+    for name in ["w1", "w2"] {
+        pod(&mut world, name, &labels, &alone("web"));
+    }
+    world.reconcile();
+    world.ending = Some(std::collections::BTreeSet::new());
+    let mut spec = alone("web");
+    spec["priority"] = 50.into();
+    pod(&mut world, "urgent", &labels, &spec);
+    world.reconcile();
+    let evicted = |world: &World| {
+        let evicted = world.log.iter().filter_map(|line| line.strip_suffix(" evicted"));
+        evicted.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let [one] = &evicted(&world)[..] else { panic!("{:#?}", world.log) };
+    let node = world.bound()[one.as_str()].to_owned();
+    world.delete(one);
+    world.reconcile();
+    assert_eq!((world.bound()["urgent"], evicted(&world).len()), (node.as_str(), 1), "{:#?}", world.log);
+}
