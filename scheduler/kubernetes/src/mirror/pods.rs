@@ -383,8 +383,7 @@ impl Mirror {
             queue: self.queue_of(facts),
             priority: group.as_ref().map_or(facts.priority, |group| group.priority),
             preemptible: group.as_ref().map_or(facts.is_preemptible, |group| group.preemptible),
-            // A move is an eviction here, and nobody makes another pod in place of one without a controller.
-            immovable: facts.controller.is_none(),
+            immovable: is_immovable(facts, &means) || known.claim.as_ref().is_some_and(|told| told.claim.immovable),
             min_runtime_ms: self.policy_of(facts).ok().flatten().map_or(0, |policy| policy.min_runtime_ms),
             sub_group: group.as_ref().and_then(|group| sub_group_of(facts, group)),
             pod_group: group.as_ref().map(|group| group.name.clone()),
@@ -445,6 +444,15 @@ impl Mirror {
         self.settled(&instance.node, instance.generation);
         self.tell_outcome(uid, &instance, instance.generation, StepOutcome::Gone);
     }
+}
+
+/// Whether a pod is never evicted only to run elsewhere. Nobody makes another pod in place of one without a controller.
+/// Volumes that are made for a pod on its node, and claims that other pods can use beside it, keep the next pod there.
+/// Its request, which is of the time before the start, does not say so.
+fn is_immovable(facts: &PodFacts, means: &Means) -> bool {
+    let is_of_group = !means.claimed.leads.is_empty() || !means.claimed.follows.is_empty();
+    let can_be_shared = is_of_group || facts.claims.iter().any(|of| !of.is_made_for_it);
+    facts.controller.is_none() || can_be_shared || !means.volume_claims.is_empty()
 }
 
 fn was_bound_by_us(facts: &PodFacts) -> bool {

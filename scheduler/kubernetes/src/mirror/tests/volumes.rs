@@ -236,3 +236,27 @@ fn a_new_volume_is_made_only_where_enough_storage_is_left() {
     world.reconcile();
     assert!(world.selected("again").is_some(), "{}", world.why_waiting("again"));
 }
+
+#[test]
+fn a_pod_is_not_moved_away_from_a_volume_that_was_made_for_it() {
+    let mut world = World::new();
+    ["a", "b"].iter().for_each(|name| world.node(name, 1));
+    world.volume_claim("data", LOCAL);
+    let mut pod = with_claim("data");
+    let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "s", "uid": "s", "controller": true});
+    pod["metadata"] = json!({"ownerReferences": [owner]});
+    world.pod("x", 50, pod);
+    world.reconcile();
+    let node = world.selected("data").expect("a volume is asked for").to_owned();
+    world.volume_is_made("data", &[&node]);
+    for name in ["filler", "y"] {
+        world.pod(name, 50, json!({}));
+        world.reconcile();
+    }
+    world.delete("filler");
+    assert_ne!(world.bound()["x"], world.bound()["y"], "{:#?}", world.log);
+    world.pod("large", 100, json!({}));
+    world.reconcile();
+    let is_moved = world.log.iter().any(|line| line.contains("evicted"));
+    assert!(!is_moved, "{:#?}", world.log);
+}

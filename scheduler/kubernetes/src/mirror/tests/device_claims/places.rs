@@ -142,3 +142,33 @@ fn places_are_counted_anew_only_when_devices_change() {
     assert_eq!(counted(&mut world, &|world| world.pod_with_nic("one", json!({}))), 3 + 2 * 2);
     assert_eq!(counted(&mut world, &|world| world.pool_of_nics("all", json!({"allNodes": true}), json!([]))), 2 * 3);
 }
+
+/// The next pod would have to go where the others still are.
+#[test]
+fn a_pod_whose_claim_others_can_use_is_not_moved() {
+    for (is_shared, can_move) in [(false, true), (true, false)] {
+        let mut world = World::new();
+        ["a", "b"].iter().for_each(|name| world.node_with_driver(name, 1));
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true});
+        let made_anew = json!({"metadata": {"ownerReferences": [owner]}});
+        match is_shared {
+            true => {
+                world.claim("shared", 50, None, json!({}));
+                ["x", "beside"].iter().for_each(|name| world.pod_with_claim(name, "shared", made_anew.clone()));
+            }
+            false => world.pod_with_part("x", 50, made_anew),
+        }
+        world.reconcile();
+        for name in ["filler", "y"] {
+            world.pod_with_part(name, 50, json!({}));
+            world.reconcile();
+        }
+        world.delete("filler");
+        world.reconcile();
+        assert_ne!(world.bound()["x"], world.bound()["y"], "{:#?}", world.log);
+        world.pod_with_part("large", 100, json!({}));
+        world.reconcile();
+        let is_moved = world.log.iter().any(|line| line.contains("evicted"));
+        assert_eq!(is_moved, can_move, "{:#?}", world.log);
+    }
+}
