@@ -2,6 +2,7 @@
 
 mod capacity;
 mod making;
+mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -164,11 +165,13 @@ impl Mirror {
     }
 
     pub(crate) fn volume(&mut self, volume: PersistentVolume) {
-        let spec = volume.spec.unwrap_or_default();
+        let (metadata, spec) = (volume.metadata, volume.spec.unwrap_or_default());
         let required = spec.node_affinity.and_then(|affinity| affinity.required);
         let terms = required.as_ref().map_or_else(|| Ok(BTreeSet::new()), placement::terms);
+        let in_zones = zones::terms(&metadata.labels.unwrap_or_default());
+        let terms = terms.map(|terms| placement::both(terms, &in_zones));
         let facts = VolumeFacts { terms, handle: spec.csi.map(|csi| (csi.driver, csi.volume_handle)) };
-        let before = self.volumes.volumes.insert(volume.metadata.name.unwrap_or_default(), facts.clone());
+        let before = self.volumes.volumes.insert(metadata.name.unwrap_or_default(), facts.clone());
         if before != Some(facts) {
             self.volumes.has_changed = true;
             let claim = spec.claim_ref.and_then(|claim| Some((claim.namespace?, claim.name?)));

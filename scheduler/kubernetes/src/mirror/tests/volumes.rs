@@ -260,3 +260,24 @@ fn a_pod_is_not_moved_away_from_a_volume_that_was_made_for_it() {
     let is_moved = world.log.iter().any(|line| line.contains("evicted"));
     assert!(!is_moved, "{:#?}", world.log);
 }
+
+#[test]
+fn a_volume_is_mounted_only_in_its_zones() {
+    let mut world = World::new();
+    for (name, zone) in [("a", "1"), ("b", "2")] {
+        world.node(name, 1);
+        let mut node = world.nodes[name].clone();
+        node["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": zone});
+        world.make_node(name, node);
+    }
+    for (name, zones) in [("here", "1"), ("there", "2__3"), ("nowhere", "4")] {
+        world.volume_claim(name, LOCAL);
+        world.volume_is_made(name, &[]);
+        let labels = json!({"topology.kubernetes.io/zone": zones});
+        let volume = json!({"metadata": {"name": format!("of-{name}"), "labels": labels}, "spec": {}});
+        world.mirror.volume(typed(&volume));
+        world.pod(name, 10, with_claim(name));
+    }
+    world.reconcile();
+    assert_eq!(world.bound().into_iter().collect::<Vec<_>>(), [("here", "a"), ("there", "b")]);
+}
