@@ -1,6 +1,7 @@
 //! Persistent volumes: a pod runs where its volumes can be mounted.
 
 mod capacity;
+mod free;
 mod making;
 mod zones;
 
@@ -12,6 +13,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use capacity::Capacities;
+use free::{Free, Sort};
 pub(crate) use making::Unmade;
 use making::{Making, Unmakable};
 
@@ -55,6 +57,8 @@ struct VolumeFacts {
     terms: Result<BTreeSet<NodeTerm>, String>,
     /// Its driver, and what this calls it.
     handle: Option<Attached>,
+    /// No claim has it.
+    free: Option<Free>,
 }
 
 /// A claim for a volume.
@@ -74,6 +78,9 @@ struct ClaimFacts {
     class: Option<String>,
     /// The least size of its volume.
     size: Option<Quantity>,
+    sort: Sort,
+    /// It asks for labels of the volume.
+    has_selector: bool,
     /// The node for which a volume is being made.
     selected_node: Option<String>,
     /// One pod at a time may have it.
@@ -100,8 +107,10 @@ impl Mirror {
         let phase = claim.status.and_then(|status| status.phase);
         let is_bound = phase.as_deref() == Some("Bound");
         let spec = claim.spec.unwrap_or_default();
+        let sort = Sort::of_claim(&spec);
         let modes = spec.access_modes.unwrap_or_default();
         let owners = metadata.owner_references.unwrap_or_default();
+        let mut annotations = metadata.annotations.unwrap_or_default();
         let claim = ClaimFacts {
             uid: metadata.uid.unwrap_or_default(),
             resource_version: metadata.resource_version.unwrap_or_default(),
@@ -112,8 +121,10 @@ impl Mirror {
             is_leaving: metadata.deletion_timestamp.is_some(),
             controller: owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid),
             class: spec.storage_class_name,
+            sort,
+            has_selector: spec.selector.is_some(),
             size: spec.resources.and_then(|mut resources| resources.requests.as_mut()?.remove("storage")),
-            selected_node: metadata.annotations.and_then(|annotations| annotations.get(SELECTED_NODE).cloned()),
+            selected_node: annotations.remove(SELECTED_NODE),
         };
         if is_bound {
             self.volumes.unmakable.remove(&key);
@@ -166,11 +177,13 @@ impl Mirror {
 
     pub(crate) fn volume(&mut self, volume: PersistentVolume) {
         let (metadata, spec) = (volume.metadata, volume.spec.unwrap_or_default());
+        let phase = volume.status.and_then(|status| status.phase).filter(|_| metadata.deletion_timestamp.is_none());
+        let free = Free::of(&spec, spec.storage_class_name.clone(), phase.as_deref());
         let required = spec.node_affinity.and_then(|affinity| affinity.required);
         let terms = required.as_ref().map_or_else(|| Ok(BTreeSet::new()), placement::terms);
         let in_zones = zones::terms(&metadata.labels.unwrap_or_default());
         let terms = terms.map(|terms| placement::both(terms, &in_zones));
-        let facts = VolumeFacts { terms, handle: spec.csi.map(|csi| (csi.driver, csi.volume_handle)) };
+        let facts = VolumeFacts { terms, handle: spec.csi.map(|csi| (csi.driver, csi.volume_handle)), free };
         let before = self.volumes.volumes.insert(metadata.name.unwrap_or_default(), facts.clone());
         if before != Some(facts) {
             self.volumes.has_changed = true;
@@ -279,7 +292,7 @@ impl Mirror {
             let terms = match &claim.volume {
                 Some(volume) => self.volumes.terms(volume)?,
                 None => {
-                    let terms = self.volumes.terms_of_new(&name, claim)?;
+                    let terms = self.volumes.terms_of_new(&(facts.namespace.clone(), name.clone()), claim)?;
                     to_make.push(name);
                     terms
                 }
@@ -341,7 +354,8 @@ impl Volumes {
     }
 
     /// The nodes for which a volume can be made for a claim; empty: all.
-    fn terms_of_new(&self, name: &str, claim: &ClaimFacts) -> Result<BTreeSet<NodeTerm>, String> {
+    fn terms_of_new(&self, key: &Name, claim: &ClaimFacts) -> Result<BTreeSet<NodeTerm>, String> {
+        let name = &key.1;
         if let Some(volume) = &claim.named_volume {
             return Err(format!("the PersistentVolumeClaim {name:?} is not bound yet to its volume {volume:?}"));
         }
@@ -358,7 +372,10 @@ impl Volumes {
         // The provisioner looks itself whether there is room on the node that is asked for already.
         let others = match claim.selected_node.as_deref() {
             Some(node) => BTreeSet::from([only_on(node)]),
-            None => self.capacities.terms(name, claim, &class.provisioner)?,
+            None => {
+                self.check_needs_new(key, claim)?;
+                self.capacities.terms(name, claim, &class.provisioner)?
+            }
         };
         Ok(placement::both(class.terms.clone(), &others))
     }

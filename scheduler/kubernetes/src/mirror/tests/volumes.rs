@@ -281,3 +281,54 @@ fn a_volume_is_mounted_only_in_its_zones() {
     world.reconcile();
     assert_eq!(world.bound().into_iter().collect::<Vec<_>>(), [("here", "a"), ("there", "b")]);
 }
+
+#[test]
+fn no_volume_is_made_for_a_claim_for_which_one_exists() {
+    let exists = json!({
+        "metadata": {"name": "old"}, "status": {"phase": "Available"},
+        "spec": {
+            "storageClassName": "local", "capacity": {"storage": "10Gi"},
+            "accessModes": ["ReadWriteOnce", "ReadOnlyMany"],
+        },
+    });
+    let rows = [
+        (json!({}), true),
+        (json!({"spec": {"capacity": {"storage": "4Gi"}}}), false),
+        (json!({"spec": {"storageClassName": "other"}}), false),
+        (json!({"spec": {"accessModes": ["ReadOnlyMany"]}}), false),
+        (json!({"spec": {"volumeMode": "Block"}}), false),
+        (json!({"spec": {"claimRef": {"namespace": "default", "name": "data"}}}), true),
+        (json!({"spec": {"claimRef": {"namespace": "default", "name": "other"}}}), false),
+        (json!({"status": {"phase": "Released"}}), false),
+    ];
+    for (more, will_do) in rows {
+        let mut world = World::new();
+        world.node("n", 1);
+        world.volume_claim("data", LOCAL);
+        world.change_volume_claim("data", |claim| {
+            claim["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
+            claim["spec"]["resources"] = json!({"requests": {"storage": "5Gi"}});
+        });
+        let mut volume = exists.clone();
+        json_patch::merge(&mut volume, &more);
+        world.mirror.volume(typed(&volume));
+        world.pod("a", 10, with_claim("data"));
+        world.reconcile();
+        assert_eq!(world.selected("data").is_none(), will_do, "{more}");
+        if will_do {
+            let why = world.why_waiting("a");
+            assert!(why.contains("could have the PersistentVolume \"old\"") && why.contains("volumeName"), "{why}");
+            world.mirror.volume_gone("old");
+            world.reconcile();
+            assert_eq!(world.selected("data"), Some("n"));
+        }
+    }
+    let mut world = World::new();
+    world.node("n", 1);
+    world.volume_claim("data", LOCAL);
+    world.change_volume_claim("data", |claim| claim["spec"]["selector"] = json!({"matchLabels": {"disk": "fast"}}));
+    world.pod("a", 10, with_claim("data"));
+    world.reconcile();
+    assert!(world.why_waiting("a").contains("has a selector"), "{}", world.why_waiting("a"));
+    assert_eq!(world.selected("data"), None);
+}

@@ -124,6 +124,6 @@ fn joined<'a>(segments: impl Iterator<Item = &'a BTreeSet<NodeRequirement>>) -> 
 }
 
 /// Rounded up to whole bytes, as Kubernetes does on both sides of the comparison.
-fn bytes(quantity: &Quantity) -> Option<u64> {
+pub(super) fn bytes(quantity: &Quantity) -> Option<u64> {
     u64::try_from(quantity::thousandths(&quantity.0).ok()?.div_ceil(1000)).ok()
 }
