@@ -166,7 +166,10 @@ impl Mirror {
     /// What pods hold of a node.
     fn held_on(&self, name: &str) -> Held {
         let mut held = Held::default();
-        held.by_foreign.add(&self.nominated_amounts(name));
+        for pod in self.nominated_that_count(name) {
+            held.by_foreign.add(&self.amounts_of(&pod.facts).unwrap_or_default());
+            held.peers.extend(pod.peers.clone());
+        }
         for uid in self.on_node.get(name).into_iter().flatten() {
             let Some(pod) = self.pods.get(uid) else { continue };
             // The books count the peers of claims themselves. A pod that is gone is here only because devices are still

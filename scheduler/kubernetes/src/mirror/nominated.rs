@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{KnownPod, Mirror};
 use crate::pod::PodFacts;
-use crate::resources::Amounts;
 
 /// What is known of such pods, and of our pods that wait.
 #[derive(Debug, Default)]
@@ -85,17 +84,12 @@ impl Mirror {
         }
     }
 
-    /// What nominated pods will hold of a node. A pod that asks for devices here counts only when its scheduler asks for
-    /// it: it is not to stand in its own way.
-    pub(super) fn nominated_amounts(&self, node: &str) -> Amounts {
-        let mut all = Amounts::default();
-        for uid in self.nominated.on.get(node).into_iter().flatten() {
-            let counts = |pod: &&KnownPod| pod.claim.is_none() && self.reading.asks_for_none(&pod.facts.words);
-            let Some(pod) = self.pods.get(uid).filter(counts) else { continue };
-            if self.nominated.highest.is_none_or(|highest| pod.facts.priority >= highest) {
-                all.add(&self.amounts_of(&pod.facts).unwrap_or_default());
-            }
-        }
-        all
+    /// The nominated pods that count on a node. A pod that asks for devices here counts only when its scheduler asks
+    /// for it: it is not to stand in its own way.
+    pub(super) fn nominated_that_count(&self, node: &str) -> impl Iterator<Item = &KnownPod> {
+        let there = self.nominated.on.get(node).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
+        let is_to_count = |pod: &&KnownPod| pod.claim.is_none() && self.reading.asks_for_none(&pod.facts.words);
+        let highest = self.nominated.highest;
+        there.filter(is_to_count).filter(move |pod| highest.is_none_or(|highest| pod.facts.priority >= highest))
     }
 }

@@ -123,6 +123,7 @@ impl Mirror {
         let Some(known) = self.pods.get_mut(uid).filter(|known| known.peers != peers) else { return };
         known.peers = peers;
         self.changed_pods.insert(uid.to_owned());
-        self.changed_nodes.extend(known.facts.holds_room_on().map(str::to_owned));
+        let nodes = known.facts.holds_room_on().into_iter().chain(known.facts.nominated.as_deref());
+        self.changed_nodes.extend(nodes.map(str::to_owned));
     }
 }

@@ -284,3 +284,25 @@ fn a_pod_waits_on_its_node_for_the_one_that_it_replaces_there() {
     world.reconcile();
     assert_eq!((world.bound()["urgent"], evicted(&world).len()), (node.as_str(), 1), "{:#?}", world.log);
 }
+
+#[test]
+fn pods_keep_away_from_pods_that_others_have_nominated() {
+    let mut world = zones(&[("a", "1")]);
+    let to_come = |labels: Value, mut spec: Value| {
+        json_patch::merge(&mut spec, &json!({"schedulerName": "default-scheduler", "priority": 10}));
+        json!({"metadata": {"labels": labels}, "spec": spec, "status": {"nominatedNodeName": "a"}})
+    };
+    world.pod("first", 0, to_come(json!({}), alone("web")));
+    world.pod("second", 0, to_come(json!({"app": "db"}), json!({})));
+    pod(&mut world, "web", &json!({"app": "web"}), &json!({}));
+    pod(&mut world, "alone", &json!({}), &alone("db"));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:#?}", world.log);
+    // The other scheduler has decided otherwise.
+    for (name, bound) in [("first", vec!["web"]), ("second", vec!["alone", "web"])] {
+        world.pods.get_mut(name).unwrap()["status"] = json!({});
+        world.show(name);
+        world.reconcile();
+        assert_eq!(world.names_of_bound(), bound);
+    }
+}
