@@ -42,6 +42,7 @@ mod lease;
 mod left_over;
 mod mirror;
 mod node;
+mod one_per_node;
 mod peers;
 mod placement;
 #[cfg(test)]

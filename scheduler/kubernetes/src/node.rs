@@ -78,7 +78,7 @@ impl NodeFacts {
         claimed: Vec<DeviceSpec>,
     ) -> Result<NodeSpec, String> {
         let mut amounts = Amounts::of_node(&self.allocatable, is_counted)?;
-        amounts.add_ports(ports);
+        amounts.add_one_each(ports);
         amounts.add(&held.given_back);
         amounts.take(&held.by_foreign);
         amounts.raise(&held.by_ours);

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{
 
 use crate::dra::User;
 use crate::gang::{self, Gang};
+use crate::one_per_node;
 use crate::peers::PeerRules;
 use crate::placement;
 use crate::resources;
@@ -241,11 +242,10 @@ fn without_what_is_long(mut spec: PodSpec) -> PodSpec {
     }
     // Every pod has a volume with its token.
     let volumes = spec.volumes.take().into_iter().flatten();
-    let claims = volumes.filter(|of| of.persistent_volume_claim.is_some() || of.ephemeral.is_some());
-    let mut claims: Vec<Volume> = claims.map(only_claim).collect();
-    claims.shrink_to_fit();
+    let mut volumes: Vec<Volume> = volumes.filter_map(only_what_counts).collect();
+    volumes.shrink_to_fit();
     spec.containers.shrink_to_fit();
-    spec.volumes = Some(claims).filter(|claims| !claims.is_empty());
+    spec.volumes = Some(volumes).filter(|volumes| !volumes.is_empty());
     if !is_bound {
         return spec;
     }
@@ -270,11 +270,14 @@ fn without_what_is_long(mut spec: PodSpec) -> PodSpec {
     }
 }
 
-/// What a volume says of its claim.
-fn only_claim(volume: Volume) -> Volume {
+/// What a volume says of its claim, or what one pod of a node can have of it.
+fn only_what_counts(volume: Volume) -> Option<Volume> {
+    if volume.persistent_volume_claim.is_none() && volume.ephemeral.is_none() {
+        return one_per_node::only_what_counts(&volume);
+    }
     let ephemeral = volume.ephemeral.map(|_| EphemeralVolumeSource::default());
     let persistent_volume_claim = volume.persistent_volume_claim;
-    Volume { name: volume.name, persistent_volume_claim, ephemeral, ..Volume::default() }
+    Some(Volume { name: volume.name, persistent_volume_claim, ephemeral, ..Volume::default() })
 }
 
 /// The claims of a pod. A template for which no claim is needed makes none.

@@ -6,6 +6,8 @@ use aliquot_dialects::quantity;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use crate::one_per_node;
+
 /// CPU, in thousandths of a core.
 const CPU: &str = "cpu";
 /// Memory, in bytes.
@@ -135,13 +137,13 @@ impl Amounts {
         }
         all.add(&Amounts::read(spec.overhead.iter().flatten(), is_counted)?);
         all.counted.insert(PODS.to_owned(), 1);
-        all.counted.extend(ports(spec).map(|port| (port, 1)));
+        all.counted.extend(one_per_node::of_pod(spec).map(|name| (name, 1)));
         Ok(all)
     }
 
-    /// Adds each of these ports once.
-    pub(crate) fn add_ports<'a>(&mut self, ports: impl Iterator<Item = &'a String>) {
-        self.counted.extend(ports.map(|port| (port.clone(), 1)));
+    /// Adds each of these resources once.
+    pub(crate) fn add_one_each<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+        self.counted.extend(names.map(|name| (name.clone(), 1)));
     }
 
     /// What an instance holds beside devices.
@@ -222,27 +224,6 @@ impl Amounts {
             }
         }
     }
-}
-
-/// The prefix of the resources that stand for ports.
-const PORT: &str = "hostPort/";
-
-/// Whether a resource stands for a port of a node.
-pub(crate) fn is_port(resource: &str) -> bool {
-    resource.starts_with(PORT)
-}
-
-/// The ports of its node that a pod asks for, as resources of which a node has one each. Pods that want the same port
-/// of different addresses of a node are not put together. As with kube-scheduler, an init container counts only if it
-/// goes on beside the containers.
-pub(crate) fn ports(spec: &PodSpec) -> impl Iterator<Item = String> {
-    let sidecars = spec.init_containers.iter().flatten().filter(|of| of.restart_policy.as_deref() == Some("Always"));
-    let containers = spec.containers.iter().chain(sidecars);
-    let ports = containers.flat_map(|container| container.ports.iter().flatten());
-    ports.filter_map(|port| {
-        let number = port.host_port.filter(|port| *port > 0)?;
-        Some(format!("{PORT}{}/{number}", port.protocol.as_deref().unwrap_or("TCP")))
-    })
 }
 
 /// What is asked for: the requests, and the limits of what no request names.

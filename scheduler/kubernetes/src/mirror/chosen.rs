@@ -139,8 +139,9 @@ impl Mirror {
         let mut constraints = Constraints { tolerations: [anywhere].into(), ..Constraints::default() };
         match node {
             Some(node) => constraints.node_terms = [only_on(node)].into(),
-            // The books know a pod's ports once the pod is seen. Until then the other scheduler counts them.
-            None => amounts.counted.retain(|name, _| !crate::resources::is_port(name)),
+            // The books know a pod's ports and volumes once the pod is seen. Until then the other scheduler counts
+            // them.
+            None => amounts.counted.retain(|name, _| !crate::one_per_node::is_one_per_node(name)),
         }
         self.constrain_by_elastic_gpus(facts, &mut constraints, true)?;
         // Its claims are not read: it counts only that there are some.

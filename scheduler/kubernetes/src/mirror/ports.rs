@@ -1,16 +1,17 @@
-//! The ports of nodes that pods ask for. Each node has each of them once, so their number is bounded: every node's
-//! amounts contain all of them.
+//! The ports of nodes and the volumes that one pod of a node can have. Each node has each of them once, so their number
+//! is bounded: every node's amounts contain all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Mirror;
+use crate::one_per_node;
 use crate::pod::PodFacts;
-use crate::resources::{self, Amounts};
+use crate::resources::Amounts;
 
-/// Ports that a pod can have, at most.
+/// How many of them a pod can have, at most.
 const OF_A_POD: usize = 100;
 
-/// The ports, each with how many pods ask for it.
+/// The ports and volumes, each with how many pods ask for it.
 #[derive(Debug, Default)]
 pub(super) struct Ports(BTreeMap<String, usize>);
 
@@ -40,7 +41,8 @@ impl Ports {
 }
 
 impl Mirror {
-    /// Notes the ports that a pod asks for now; `None`: it is gone. What it asked for before is that of the known pod.
+    /// Notes the ports and volumes that a pod asks for now; `None`: it is gone. What it asked for before is that of the
+    /// known pod.
     pub(super) fn note_ports(&mut self, uid: &str, now: Option<&PodFacts>) {
         let before = self.pods.get(uid).map(|known| self.ports_of(&known.facts)).unwrap_or_default();
         let now = now.map(|facts| self.ports_of(facts)).unwrap_or_default();
@@ -52,18 +54,19 @@ impl Mirror {
     /// Those that count: of pods that are placed here, and of those that may be.
     fn ports_of(&self, facts: &PodFacts) -> BTreeSet<String> {
         let counts = facts.node.is_none() || facts.scheduler == self.own_name;
-        let ports: BTreeSet<String> = resources::ports(&facts.spec).filter(|_| counts).collect();
+        let ports: BTreeSet<String> = one_per_node::of_pod(&facts.spec).filter(|_| counts).collect();
         if ports.len() > OF_A_POD { BTreeSet::new() } else { ports }
     }
 
     /// What a pod that waits asks for beside devices.
     ///
     /// # Errors
-    /// An amount cannot be read, or the pod asks for too many ports.
+    /// An amount cannot be read, or the pod asks for too many ports and volumes.
     pub(super) fn amounts_asked(&self, facts: &PodFacts) -> Result<Amounts, String> {
-        match resources::ports(&facts.spec).collect::<BTreeSet<_>>().len() {
+        match one_per_node::of_pod(&facts.spec).collect::<BTreeSet<_>>().len() {
             ports if ports > OF_A_POD => Err(format!(
-                "it asks for {ports} ports of its node (hostPort), and Aliquot supports at most {OF_A_POD} of a pod"
+                "it asks for {ports} ports of its node (hostPort) or volumes that one pod of a node can have, and Aliquot \
+                 supports at most {OF_A_POD} of a pod"
             )),
             _ => self.amounts_of(facts),
         }

@@ -320,3 +320,40 @@ fn a_waiting_pod_goes_elsewhere_if_its_node_takes_no_more() {
         assert_eq!(world.bound().get("high"), Some(&"m"), "{node}: {:#?}", world.log);
     }
 }
+
+#[test]
+fn a_volume_that_pods_name_themselves_is_for_one_pod_of_a_node() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let with = |kind: &str, volume: Value| json!({"spec": {"volumes": [{"name": "v", (kind): volume}]}});
+    let iscsi = |iqn: &str| with("iscsi", json!({"iqn": iqn, "lun": 0, "targetPortal": "storage:3260"}));
+    let rbd = |monitors: [&str; 2], image: &str| with("rbd", json!({"monitors": monitors, "image": image}));
+    let disk = |name: &str| with("gcePersistentDisk", json!({"pdName": name}));
+    let mut foreign = disk("d");
+    json_patch::merge(&mut foreign, &json!({"spec": {"schedulerName": "default-scheduler", "nodeName": "n"}}));
+    world.pod("other", 0, foreign);
+    let pods = [
+        ("a", iscsi("iqn.1")),
+        ("b", iscsi("iqn.1")),
+        ("c", iscsi("iqn.2")),
+        ("d", rbd(["m1", "m2"], "x")),
+        ("e", rbd(["m2", "m3"], "x")),
+        ("f", rbd(["m2", "m3"], "y")),
+        ("g", disk("d")),
+        ("h", with("awsElasticBlockStore", json!({"volumeID": "d"}))),
+    ];
+    for (name, pod) in pods {
+        world.pod(name, 0, pod);
+        world.reconcile();
+    }
+    assert_eq!(world.names_of_bound(), ["a", "c", "d", "f", "h", "other"]);
+    for (name, volume) in
+        [("b", "volume/iscsi/iqn.1"), ("e", "volume/rbd/m2/rbd/x"), ("g", "volume/gcePersistentDisk/d")]
+    {
+        let why = world.why_waiting(name);
+        assert!(why.contains(volume), "{name}: {why}");
+    }
+    world.delete("other");
+    world.reconcile();
+    assert!(world.bound().contains_key("g"));
+}
