@@ -25,6 +25,8 @@ use crate::pod::PodFacts;
 
 /// The annotation of a claim that says for which node a volume is to be made.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// The annotation that names the storage class of an old claim or volume. It counts before the field.
+const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// The provisioner that storage classes name if they make no volumes.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
@@ -120,7 +122,7 @@ impl Mirror {
             is_lost: phase.as_deref() == Some("Lost"),
             is_leaving: metadata.deletion_timestamp.is_some(),
             controller: owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid),
-            class: spec.storage_class_name,
+            class: annotations.remove(CLASS).or(spec.storage_class_name),
             sort,
             has_selector: spec.selector.is_some(),
             size: spec.resources.and_then(|mut resources| resources.requests.as_mut()?.remove("storage")),
@@ -178,7 +180,8 @@ impl Mirror {
     pub(crate) fn volume(&mut self, volume: PersistentVolume) {
         let (metadata, spec) = (volume.metadata, volume.spec.unwrap_or_default());
         let phase = volume.status.and_then(|status| status.phase).filter(|_| metadata.deletion_timestamp.is_none());
-        let free = Free::of(&spec, spec.storage_class_name.clone(), phase.as_deref());
+        let class = metadata.annotations.and_then(|mut annotations| annotations.remove(CLASS));
+        let free = Free::of(&spec, class.or_else(|| spec.storage_class_name.clone()), phase.as_deref());
         let required = spec.node_affinity.and_then(|affinity| affinity.required);
         let terms = required.as_ref().map_or_else(|| Ok(BTreeSet::new()), placement::terms);
         let in_zones = zones::terms(&metadata.labels.unwrap_or_default());

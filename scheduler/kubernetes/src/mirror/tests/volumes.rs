@@ -283,6 +283,20 @@ fn a_volume_is_mounted_only_in_its_zones() {
 }
 
 #[test]
+fn the_class_of_a_claim_is_that_of_its_annotation() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.volume_claim("data", LOCAL);
+    world.change_volume_claim("data", |claim| {
+        claim["metadata"]["annotations"] = json!({"volume.beta.kubernetes.io/storage-class": "local"});
+        claim["spec"]["storageClassName"] = "other".into();
+    });
+    world.pod("a", 10, with_claim("data"));
+    world.reconcile();
+    assert_eq!(world.selected("data"), Some("n"), "{}", world.why_waiting("a"));
+}
+
+#[test]
 fn no_volume_is_made_for_a_claim_for_which_one_exists() {
     let exists = json!({
         "metadata": {"name": "old"}, "status": {"phase": "Available"},
@@ -295,6 +309,7 @@ fn no_volume_is_made_for_a_claim_for_which_one_exists() {
         (json!({}), true),
         (json!({"spec": {"capacity": {"storage": "4Gi"}}}), false),
         (json!({"spec": {"storageClassName": "other"}}), false),
+        (json!({"metadata": {"annotations": {"volume.beta.kubernetes.io/storage-class": "other"}}}), false),
         (json!({"spec": {"accessModes": ["ReadOnlyMany"]}}), false),
         (json!({"spec": {"volumeMode": "Block"}}), false),
         (json!({"spec": {"claimRef": {"namespace": "default", "name": "data"}}}), true),
