@@ -139,10 +139,7 @@ impl PeerRules {
         let preferred = apart.and_then(|of| of.preferred_during_scheduling_ignored_during_execution.as_deref());
         prefer(&mut preferences, preferred.unwrap_or_default(), -1, namespace)?;
         let apart = apart.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref());
-        let apart = apart.into_iter().flatten().map(|term| {
-            let (term, topology_key) = of_term(term, namespace)?;
-            Ok((Selection::of_all(BTreeSet::from([term])), topology_key))
-        });
+        let apart = apart.into_iter().flatten().map(|term| avoided(term, namespace));
         let spread = |when_unsatisfiable: &str| {
             let all = spec.topology_spread_constraints.iter().flatten();
             let rules = all.filter(|of| of.when_unsatisfiable == when_unsatisfiable);
@@ -156,6 +153,25 @@ impl PeerRules {
             preferences,
             preferred_spread: spread("ScheduleAnyway")?,
         })
+    }
+
+    /// The rules that last when the pod is bound, as far as they are supported. Rules that only decide about the pod's
+    /// own place are not read.
+    pub(crate) fn lasting(spec: &PodSpec, namespace: &str) -> PeerRules {
+        let affinity = spec.affinity.as_ref();
+        let near = affinity.and_then(|of| of.pod_affinity.as_ref());
+        let near = near.and_then(|of| of.preferred_during_scheduling_ignored_during_execution.as_deref());
+        let apart = affinity.and_then(|of| of.pod_anti_affinity.as_ref());
+        let further = apart.and_then(|of| of.preferred_during_scheduling_ignored_during_execution.as_deref());
+        let mut preferences = BTreeMap::new();
+        for (terms, sign) in [(near, 1), (further, -1)] {
+            for term in terms.unwrap_or_default() {
+                _ = prefer(&mut preferences, std::slice::from_ref(term), sign, namespace);
+            }
+        }
+        let apart = apart.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_deref());
+        let apart = apart.unwrap_or_default().iter().filter_map(|term| avoided(term, namespace).ok());
+        PeerRules { anti_affinity: apart.collect(), preferences, ..PeerRules::default() }
     }
 
     /// The rules that last when the pod is bound.
@@ -220,6 +236,12 @@ fn prefer(
         *sum = sum.saturating_add(sign * (*weight).clamp(0, 100));
     }
     Ok(())
+}
+
+/// The pods of an anti-affinity, and its topology key.
+fn avoided(term: &PodAffinityTerm, namespace: &str) -> Result<(Selection, String), String> {
+    let (term, topology_key) = of_term(term, namespace)?;
+    Ok((Selection::of_all(BTreeSet::from([term])), topology_key))
 }
 
 /// The API server has merged `matchLabelKeys` and `mismatchLabelKeys` into the selector of an affinity already.

@@ -108,7 +108,12 @@ impl PodFacts {
         let is_own = scheduler == own_name;
         let created = metadata.creation_timestamp.map(|time| time.0.as_millisecond());
         let namespace = metadata.namespace.unwrap_or_default();
-        let peer_rules = PeerRules::of(&spec, &namespace, &labels);
+        let is_bound = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
+        let peer_rules = match PeerRules::of(&spec, &namespace, &labels) {
+            // What decides about its own place only does not matter here.
+            Err(_) if is_bound || !is_own => Ok(PeerRules::lasting(&spec, &namespace)),
+            rules => rules,
+        };
         resources::count_what_is_held(&mut spec, &status);
         let gang = is_own.then(|| gang::of_pod(&spec, workload.as_deref(), &labels, &annotations, &owners)).flatten();
         let apart_from = gang::apart_from(gang.as_ref(), &labels, &annotations, &owners);

@@ -306,3 +306,23 @@ fn pods_keep_away_from_pods_that_others_have_nominated() {
         assert_eq!(world.names_of_bound(), bound);
     }
 }
+
+#[test]
+fn a_pod_of_others_keeps_pods_away_whatever_its_spread() {
+    let mut world = zones(&[("a", "1"), ("b", "1"), ("c", "2")]);
+    let mut avoids = required("podAntiAffinity", json!({"topologyKey": "zone", "labelSelector": app("web")}));
+    let unsupported = json!({
+        "tolerations": [{"key": "sla", "operator": "Gt", "value": "1"}],
+        "topologySpreadConstraints": [{
+            "topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "nodeTaintsPolicy": "Honor",
+        }],
+    });
+    json_patch::merge(&mut avoids, &unsupported);
+    foreign(&mut world, "other", "a", &json!({}), &avoids);
+    pod(&mut world, "web", &json!({"app": "web"}), &json!({}));
+    // A pod of ours with this spread still waits.
+    pod(&mut world, "own", &json!({}), &unsupported);
+    world.reconcile();
+    assert_eq!(world.bound().get("web"), Some(&"c"));
+    assert!(world.why_waiting("own").contains("nodeTaintsPolicy"), "{}", world.why_waiting("own"));
+}
