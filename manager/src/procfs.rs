@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_list_of_mappings_that_does_not_come_is_not_waited_for() {
-        static READS: SlowReads = SlowReads::new(Duration::from_millis(50), 8);
+        static READS: SlowReads = SlowReads::new(Duration::from_secs(2), 8);
         let (hang, hung) = std::sync::mpsc::channel::<()>();
         let read = move || {
             // Until the test ends.

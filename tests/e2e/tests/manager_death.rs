@@ -151,7 +151,7 @@ fn a_manager_that_stops_leaves_running_programs_limited() {
 /// A driver may still be freeing the memory of a slice's last process when the slice is removed.
 #[test]
 fn what_the_driver_still_holds_of_a_removed_slice_is_nobody_s() {
-    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}teardown_ms = 3000\n[[device]]\nmemory = '128MiB'\n"));
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}teardown_ms = 10000\n[[device]]\nmemory = '128MiB'\n"));
     let node = Node::start(&gpu);
     let first = node.slice("first", 50, 96 * MIB);
     let holder = hold(&gpu, &first, 96 * MIB);
@@ -211,7 +211,7 @@ fn a_manager_that_is_told_to_end_waits_for_no_driver() {
 /// A driver may need time to free a dead process's memory. Meanwhile it lists the memory under the old process id.
 #[test]
 fn the_dead_are_accused_of_nothing_while_the_driver_tears_them_down() {
-    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}teardown_ms = 3000\n"));
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}teardown_ms = 10000\n"));
     let node = Node::with(&gpu, "cdi_dir = 'off'\n[audit]\npolicy = 'stop'\n");
     let slice = node.slice("killed", 50, 64 * MIB);
     let holder = hold(&gpu, &slice, 64 * MIB);

@@ -111,22 +111,29 @@ fn a_worker_that_dies_costs_what_it_was_to_measure() {
 
 #[test]
 fn a_share_that_is_off_is_measured_once_more() {
-    // The first load in a slice is not limited.
-    let broken =
-        Broken::by(r#"case "$*" in *"worker load"*) if mkdir $dir/once 2>/dev/null; then unset LD_PRELOAD; fi;; esac"#);
-    broken.check(&["--only", "shares", "--share-tolerance", "20"]).output().unwrap();
-    let results = broken.results();
-    let share = &results["shares"][0];
-    assert_eq!(share["wanted_percent"], 30.0);
-    let (first, measured) = (share["first_percent"].as_f64().unwrap(), share["measured_percent"].as_f64().unwrap());
-    assert!(first > 60.0 && measured < 60.0, "{share}");
-    assert!(texts(&results["failures"]).iter().all(|failure| !failure.contains("100.")), "{results}");
+    // A machine that runs tests can be too busy for a right share.
+    wait::in_one_of_a_few(|| {
+        // The first load in a slice is not limited.
+        let broken = Broken::by(
+            r#"case "$*" in *"worker load"*) if mkdir $dir/once 2>/dev/null; then unset LD_PRELOAD; fi;; esac"#,
+        );
+        broken.check(&["--only", "shares", "--share-tolerance", "20"]).output().unwrap();
+        let results = broken.results();
+        let share = &results["shares"][0];
+        assert_eq!(share["wanted_percent"], 30.0);
+        let (first, measured) = (share["first_percent"].as_f64().unwrap(), share["measured_percent"].as_f64().unwrap());
+        let is_forgotten = texts(&results["failures"]).iter().all(|failure| !failure.contains("100."));
+        match first > 60.0 && measured < 60.0 && is_forgotten {
+            true => Ok(format!("{first} %, then {measured} %")),
+            false => Err(results.to_string()),
+        }
+    });
 }
 
 #[test]
 fn a_worker_that_hangs_is_ended_with_its_part() {
     let broken = Broken::by(HANGS);
-    let check = ["--only", "overhead,runtime", "--part-seconds", "20"];
+    let check = ["--only", "overhead,runtime", "--part-seconds", "40"];
     let outcome = broken.check(&check).output().unwrap();
     assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
 
@@ -135,8 +142,8 @@ fn a_worker_that_hangs_is_ended_with_its_part() {
     let failures = texts(&results["failures"]);
     let said =
         |what: &str, why: &str| failures.iter().any(|failure| failure.starts_with(what) && failure.contains(why));
-    assert!(said("overhead: costs of calls, unlimited: ", "when the part had taken its 20 s"), "{failures:?}");
-    assert!(said("overhead: it ends within 20 s: ", "no time was left for round 1 of 1, limited"), "{failures:?}");
+    assert!(said("overhead: costs of calls, unlimited: ", "when the part had taken its 40 s"), "{failures:?}");
+    assert!(said("overhead: it ends within 40 s: ", "no time was left for round 1 of 1, limited"), "{failures:?}");
     assert!(list(&results["parts"]).any(|part| part["part"] == "runtime"), "{results}");
     wait::until_true("the processes of the worker that hung have ended", || has_ended(broken.pid()));
 }

@@ -2,23 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use aliquot_harness::{SimulatedGpu, Sysroot, artifacts};
+use aliquot_harness::{SimulatedGpu, Sysroot, artifacts, wait};
 use object::read::archive::ArchiveFile;
 use object::{Object as _, ObjectSymbol as _};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// The most bytes that the folder may hold here. Programs for tests are larger than those that are shipped.
 const BYTES_MAX: &str = "1073741824";
 
 const TOLERANCE_POINTS: f64 = 5.0;
-/// All parts of the check.
-const PARTS: &str = "facts,conformance,overhead,shares,simulated,neighbours,deaths,hooks,runtime,torch,frameworks";
-/// Number of runs. A share is wrong if it is wrong in each of them. In a single run, other load may have slowed down
-/// the rate to which the share is compared.
-const RUNS: usize = 4;
+/// All parts of the check that measure no shares.
+const PARTS: &str = "facts,conformance,overhead,hooks,runtime,torch,frameworks";
+/// Those of them for which machines that run tests lack the software.
+const LACKING: [&str; 3] = ["runtime", "torch", "frameworks"];
 
 fn run(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
@@ -39,6 +39,10 @@ fn pack(bytes_max: &str) -> Command {
     pack
 }
 
+fn texts(list: &Value) -> Vec<String> {
+    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+}
+
 /// The shares for which too much or nothing was measured, on either device. Shares that are too small are ignored,
 /// because the machine that runs the tests may be busy.
 fn shares_beyond(results: &Value) -> Vec<Value> {
@@ -50,60 +54,85 @@ fn shares_beyond(results: &Value) -> Vec<Value> {
     results["shares"].as_array().unwrap().iter().filter(is_beyond).cloned().collect()
 }
 
+/// A packed folder, and a simulated GPU that it checks.
+struct Packed {
+    gpu: SimulatedGpu,
+    dir: TempDir,
+}
+
+impl Packed {
+    fn new() -> Packed {
+        let packed = Packed { gpu: SimulatedGpu::new(), dir: tempfile::tempdir().unwrap() };
+        assert_success(&run(pack(BYTES_MAX).arg(packed.folder())));
+        packed
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.dir.path().join("gpu-check")
+    }
+
+    /// Runs the check of the folder with these arguments. Returns its exit code and its results.
+    fn check(&self, args: &[&str]) -> (Option<i32>, Value) {
+        let json = self.dir.path().join("results.json");
+        let mut check = Command::new(self.folder().join("run.sh"));
+        // With an empty environment: everything needed must be in the folder.
+        check.env_clear().env("PATH", "/usr/bin:/bin").args(["--quick", "--share-tolerance", "60", "--json"]);
+        let status = run(self.gpu.show_to(check.arg(&json).args(args))).status;
+        (status.code(), serde_json::from_slice(&fs::read(&json).unwrap()).unwrap())
+    }
+}
+
 #[test]
 fn the_packed_folder_checks_a_simulated_gpu() {
-    let gpu = SimulatedGpu::new();
-    let parent = tempfile::tempdir().unwrap();
-    let folder = parent.path().join("gpu-check");
-    assert_success(&run(pack(BYTES_MAX).arg(&folder)));
-
-    let json = parent.path().join("results.json");
-    let check = |only: &[&str]| {
-        let mut check = Command::new(folder.join("run.sh"));
-        // With an empty environment: everything needed must be in the folder.
-        check
-            .env_clear()
-            .env("PATH", "/usr/bin:/bin")
-            .args(["--quick", "--share-tolerance", "60", "--json"])
-            .arg(&json)
-            .args(only);
+    let packed = Packed::new();
+    // A machine that runs tests can be too busy to notice everything in the time that a part has.
+    wait::in_one_of_a_few(|| {
+        // Another suite runs all conformance cases. Here it counts that cases run from the folder, in each of the three
+        // ways.
+        let (code, results) = packed.check(&["--only", PARTS, "--case", "views", "--case", "cap"]);
+        let failures = texts(&results["failures"]);
         // What was asked for by name and could not be looked at is a failure.
-        let status = run(gpu.show_to(&mut check)).status.code();
-        assert_eq!(status, Some(i32::from(only.contains(&PARTS))));
-        serde_json::from_slice::<Value>(&fs::read(&json).unwrap()).unwrap()
-    };
-    // Another suite runs all conformance cases. Here it counts that cases run from the folder, in each of the three
-    // ways.
-    let results = check(&["--only", PARTS, "--case", "views", "--case", "cap"]);
-    let failures: Vec<&str> =
-        results["failures"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
-    let lacking = ["runtime", "torch", "frameworks"];
-    let expected = lacking.map(|part| format!("{part}: something of it can be looked at: nothing was"));
-    assert_eq!(failures, expected);
-    assert_eq!((&results["holds"], &results["parts_left"]), (&false.into(), &Value::Array(Vec::new())));
-    assert_eq!(results["schema"], "aliquot-gpu-check/2");
-    // One of the two runs once more, without a manager.
-    assert_eq!(results["conformance"].as_array().unwrap().len(), 2 * 3 + 1);
-    let parts = results["parts"].as_array().unwrap().iter();
-    let parts: Vec<&str> = parts.map(|part| part["part"].as_str().unwrap()).collect();
-    assert_eq!(parts, ["hooks", "runtime", "facts", "deaths", "frameworks", "neighbours"]);
-    // The report names the software that this machine lacks: PyTorch, and the compiler for programs of the CUDA
-    // runtime.
-    for lacks in ["PyTorch", "a program of the CUDA runtime"] {
-        assert!(results["unseen"].as_array().unwrap().iter().any(|unseen| unseen["what"] == lacks), "{lacks}");
-    }
-    let mut beyond = shares_beyond(&results);
-    for _ in 1..RUNS {
-        if !beyond.is_empty() {
-            println!("once more, because of {beyond:?}");
-            beyond = shares_beyond(&check(&["--only", "shares,simulated"]));
+        let expected = LACKING.map(|part| format!("{part}: something of it can be looked at: nothing was"));
+        if failures != expected {
+            return Err(format!("{failures:?}"));
         }
-    }
-    assert!(beyond.is_empty(), "{beyond:?}");
+        assert_eq!(
+            (code, &results["holds"], &results["parts_left"]),
+            (Some(1), &false.into(), &Value::Array(Vec::new()))
+        );
+        assert_eq!(results["schema"], "aliquot-gpu-check/2");
+        // One of the two runs once more, without a manager.
+        assert_eq!(results["conformance"].as_array().unwrap().len(), 2 * 3 + 1);
+        let parts = results["parts"].as_array().unwrap().iter();
+        let parts: Vec<&str> = parts.map(|part| part["part"].as_str().unwrap()).collect();
+        assert_eq!(parts, ["hooks", "runtime", "facts", "frameworks"]);
+        // The report names the software that this machine lacks: PyTorch, and the compiler for programs of the CUDA
+        // runtime.
+        for lacks in ["PyTorch", "a program of the CUDA runtime"] {
+            assert!(results["unseen"].as_array().unwrap().iter().any(|unseen| unseen["what"] == lacks), "{lacks}");
+        }
+        Ok("it finds what is there".to_owned())
+    });
 
-    let again = run(Command::new(env!("CARGO_BIN_EXE_pack-gpu-check")).arg(&folder));
+    let again = run(Command::new(env!("CARGO_BIN_EXE_pack-gpu-check")).arg(packed.folder()));
     assert!(!again.status.success());
     assert!(String::from_utf8_lossy(&again.stderr).contains("is not empty"));
+}
+
+#[test]
+fn the_packed_folder_measures_shares_and_deaths() {
+    let packed = Packed::new();
+    wait::in_one_of_a_few(|| {
+        let (code, results) = packed.check(&["--only", "shares,simulated,neighbours,deaths"]);
+        let parts = results["parts"].as_array().unwrap().iter();
+        let parts: Vec<&str> = parts.map(|part| part["part"].as_str().unwrap()).collect();
+        assert_eq!(parts, ["hooks", "deaths", "neighbours"]);
+        let (failures, beyond) = (texts(&results["failures"]), shares_beyond(&results));
+        match failures.is_empty() && beyond.is_empty() && code == Some(0) {
+            true => Ok("no share is too large".to_owned()),
+            false => Err(format!("{failures:?}, {beyond:?}")),
+        }
+    });
 }
 
 #[test]

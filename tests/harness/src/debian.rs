@@ -66,6 +66,9 @@ fn unpack(packages: &Packages<'_>, base: &Path, dir: &Path) {
         ("Dir::Etc::sourcelist", own("sources.list")),
         ("Dir::Etc::sourceparts", "/dev/null".to_owned()),
         ("Acquire::Languages", "none".to_owned()),
+        ("Acquire::Retries", "5".to_owned()),
+        // Without this, apt succeeds although a list is missing.
+        ("APT::Update::Error-Mode", "any".to_owned()),
         // apt's sandbox user could not write to these directories.
         ("APT::Sandbox::User", String::new()),
     ];

@@ -52,6 +52,7 @@ fn unpacked(package: &str, version: &str, kept_in: &str, place: &str, pattern: &
     let wheel = tempfile::tempdir_in(&base).expect("a temporary directory");
     let mut download = python.module("pip");
     download.args(["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]);
+    download.args(["--retries", "10", "--timeout", "60"]);
     download.args(["--no-cache-dir", "--platform", "manylinux2014_x86_64", "--dest"]).arg(wheel.path());
     let _ = run(download.arg(format!("{package}=={version}"))).success();
     let unpacked = tempfile::tempdir_in(&base).expect("a temporary directory");

@@ -33,6 +33,16 @@ pub struct PostgreSql {
     listens: Option<(String, u16)>,
 }
 
+/// A port that nobody listens on. It is none of those that the kernel gives out itself (from 32768), so nobody gets it
+/// by chance before the server does. Processes begin their search at different ports.
+fn free_port() -> u16 {
+    const FIRST: u32 = 10_000;
+    const PORTS: u32 = 20_000;
+    let ports = (0..PORTS).map(|number| FIRST + (std::process::id() + number) % PORTS);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.filter_map(|port| u16::try_from(port).ok()).find(is_free).expect("a free port")
+}
+
 impl PostgreSql {
     /// The server of this process. It is started when it is first asked for.
     #[must_use]
@@ -50,8 +60,7 @@ impl PostgreSql {
     /// A server that also listens on 127.0.0.1, with TLS, and has this certificate and key, in PEM.
     #[must_use]
     pub fn with_tls(certificate: &str, key: &str) -> PostgreSql {
-        // This port was free a moment ago, and the kernel does not give it to another process so soon.
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+        let port = free_port();
         let settings = format!(
             "listen_addresses = '127.0.0.1'\nport = {port}\nssl = on\nssl_cert_file = 'server.crt'\nssl_key_file = \
              'server.key'\n"

@@ -69,7 +69,7 @@ impl PythonEnvironment {
         let errors = String::from_utf8_lossy(&made.stderr);
         assert!(made.status.success(), "no virtual environment (apt-get install python3-venv): {errors}");
         let installed = Command::new(dir.join("bin/pip"))
-            .args(["install", "--quiet", "--disable-pip-version-check"])
+            .args(["install", "--quiet", "--disable-pip-version-check", "--retries", "10", "--timeout", "60"])
             // The environment is kept, so copies of the packages would only take space.
             .args(["--no-cache-dir", "--requirement"])
             .arg(&requirements)

@@ -104,7 +104,7 @@ fn doctor_reports_the_silent_manager() {
 fn watching_commands_notice_the_silence() {
     let manager = Manager::start();
     let watch = |args: &[&str], first: &str| {
-        let args = [&["--socket", &manager.socket, "--timeout", "0.5"][..], args].concat();
+        let args = [&["--socket", &manager.socket, "--timeout", "5"][..], args].concat();
         let mut command = aliquot(args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
