@@ -194,8 +194,12 @@ impl Objects {
         match self {
             Objects::Own { store, .. } => store.list(resource),
             Objects::Real { client, runtime, .. } => {
-                // Of all that is in namespaces, the tests use one.
-                let namespace = if resource.namespaced { "default" } else { "" };
+                // Of all that is in namespaces, the tests use one, and the schedulers' leases are in another one.
+                let namespace = match resource.plural {
+                    "leases" => "aliquot-system",
+                    _ if resource.namespaced => "default",
+                    _ => "",
+                };
                 let listed = runtime.block_on(api(client, resource, namespace).list(&ListParams::default())).unwrap();
                 listed.items.into_iter().map(|object| serde_json::to_value(object).unwrap()).collect()
             }
