@@ -27,7 +27,7 @@ pub use crate::vocabulary::protection::Protection;
 pub use crate::vocabulary::share::Share;
 pub use change::Change;
 pub use history::{Eviction, evictions};
-pub use on_node::{NodeObstacle, bounds_passed};
+pub use on_node::NodeObstacle;
 pub use queue_report::{QueueReport, ResourceReport};
 pub use reason::{Bound, Holder, Reason, Tier};
 pub use reasons::Reasons;
@@ -110,6 +110,10 @@ impl Scheduler {
             }
             Ok(None) => return,
             Ok(Some(unit)) => {
+                if let Some(exceeded) = self.holds.bounds.exceeded(cluster, &unit) {
+                    explanation.reasons.push(pending::over_bound(cluster, &exceeded));
+                    return;
+                }
                 let shares = Shares::of(cluster, self.settings.usage_weight);
                 let refusal = match trial.admits() {
                     true => None,

@@ -61,9 +61,9 @@ pub use vocabulary::device_request::{
 };
 pub use vocabulary::disruption_budget::DisruptionBudget;
 pub use vocabulary::dump::{
-    Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedMixCounter,
-    DumpedNode, DumpedPatience, DumpedPlace, DumpedQueue, DumpedSearch, DumpedTurnover, DumpedUsage, RestoreError,
-    RestoreReason,
+    Dump, DumpEntry, DumpedBlocked, DumpedBounded, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef,
+    DumpedKeeping, DumpedMixCounter, DumpedNode, DumpedPatience, DumpedPlace, DumpedQueue, DumpedSearch,
+    DumpedTurnover, DumpedUsage, RestoreError, RestoreReason,
 };
 pub use vocabulary::event::{Event, EventError, Outcome};
 pub use vocabulary::known_node::{DeviceKind, KnownDevice, KnownNode};

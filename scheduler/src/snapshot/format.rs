@@ -19,7 +19,8 @@ pub(super) use constraints::{
 };
 pub(super) use further::{AlternativeEntry, AlternativesEntry, FurtherEntry, LinkEntry, NamedRequestEntry};
 pub(super) use history::{
-    BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, PatienceEntry, SearchEntry, ShareEntry, TurnoverEntry,
+    BlockedEntry, BoundedEntry, EvictedEntry, GroupEntry, HistoryEntry, KeepingEntry, PatienceEntry, SearchEntry,
+    ShareEntry, TurnoverEntry,
 };
 pub(super) use node::{GpuEntry, NodeEntry};
 pub(super) use peers::{AffinityEntry, AntiAffinityEntry, PeerPreferenceEntry, PeersEntry, TopologySpreadEntry};

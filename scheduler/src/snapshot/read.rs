@@ -8,12 +8,15 @@ mod queue;
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::{
-    DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedGroup, DumpedNode, DumpedPatience, DumpedSearch,
-    DumpedTurnover, EventError, NodeSpec, QueueError, RestoreError, RestoreReason, Settings,
+    DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedBounded, DumpedGroup, DumpedKeeping, DumpedNode,
+    DumpedPatience, DumpedSearch, DumpedTurnover, EventError, NodeSpec, QueueError, RestoreError, RestoreReason,
+    Settings,
 };
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::snapshot::format::{ClaimEntry, File, NAMESPACE, NamespaceEntry, PatienceEntry, SchedulerEntry, VERSION};
+use crate::snapshot::format::{
+    BoundedEntry, ClaimEntry, File, NAMESPACE, NamespaceEntry, PatienceEntry, SchedulerEntry, VERSION,
+};
 use names::Names;
 pub(crate) use names::split_name;
 
@@ -56,6 +59,15 @@ impl File {
                 patience: DumpedPatience { claims, since_ms, times, given_up },
             })
         })?;
+        let bounded =
+            each(&self.history.bounded, "history.bounded", |BoundedEntry { who, since_ms, times, keeping }| {
+                let keeping = keeping.as_ref().map(|keeping| DumpedKeeping {
+                    queues: keeping.queues.clone(),
+                    excess_per_mille: keeping.excess_per_mille,
+                    since_ms: keeping.since_ms,
+                });
+                Ok(DumpedBounded { group: names.group(who)?, since_ms: *since_ms, times: *times, keeping })
+            })?;
         let searches = each(&self.history.searches, "history.searches", |search| {
             let node = search.node.as_ref().map(|node| names.node(node)).transpose()?;
             let group = names.group(&search.who)?;
@@ -81,6 +93,7 @@ impl File {
             groups,
             claims: each_claim(&claims, |entry, name| entry.to_dumped(name, &names))?,
             blocked,
+            bounded,
             searches,
         })
     }
@@ -163,6 +176,7 @@ impl File {
                 self.path("claims", number, self.claims.iter().map(|claim| (&claim.name, claim.count)))
             }
             DumpEntry::Blocked(number) => format!("history.blocked[{number}]"),
+            DumpEntry::Bounded(number) => format!("history.bounded[{number}]"),
             DumpEntry::Search(number) => format!("history.searches[{number}]"),
         };
         let reason = match error.reason {

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
-    Allowance, Claim, ClaimBounds, Dump, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedNode,
-    DumpedPlace, DumpedQueue, DumpedUsage, Health, LimitRange, NamespaceSpec, PlacementStrategy, PriorityClass,
-    Resource,
+    Allowance, Claim, ClaimBounds, Dump, DumpedBounded, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef,
+    DumpedNode, DumpedPlace, DumpedQueue, DumpedUsage, Health, LimitRange, NamespaceSpec, PlacementStrategy,
+    PriorityClass, Resource,
 };
 use anyhow::{Result, bail};
 
 use crate::snapshot::amount::{ResourceKey, memory_entry};
 use crate::snapshot::format::{
-    AllowanceEntry, BlockedEntry, BoundsEntry, BudgetEntry, ClaimEntry, EvictedEntry, File, GpuEntry, GroupEntry,
-    HistoryEntry, LastEvictionEntry, LeavingEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PatienceEntry,
-    PeersEntry, PlacedEntry, PodGroupEntry, QueueEntry, RequestEntry, SchedulerEntry, SearchEntry, ShareEntry,
-    Strategy, SubGroupEntry, TaintEntry, TurnoverEntry, UsageEntry, VERSION,
+    AllowanceEntry, BlockedEntry, BoundedEntry, BoundsEntry, BudgetEntry, ClaimEntry, EvictedEntry, File, GpuEntry,
+    GroupEntry, HistoryEntry, KeepingEntry, LastEvictionEntry, LeavingEntry, NAMESPACE, NamespaceEntry, NodeEntry,
+    PRIORITY, PatienceEntry, PeersEntry, PlacedEntry, PodGroupEntry, QueueEntry, RequestEntry, SchedulerEntry,
+    SearchEntry, ShareEntry, Strategy, SubGroupEntry, TaintEntry, TurnoverEntry, UsageEntry, VERSION,
 };
 
 impl File {
@@ -40,6 +40,17 @@ impl File {
                 times: blocked.patience.times,
                 given_up: blocked.patience.given_up.iter().map(|number| node_name(dump, *number)).collect(),
             },
+        });
+        let bounded = dump.bounded.iter().map(|DumpedBounded { group: of, since_ms, times, keeping }| BoundedEntry {
+            who: group(dump, *of),
+            since_ms: *since_ms,
+            times: *times,
+            keeping: keeping.as_ref().map(|keeping| KeepingEntry {
+                queues: keeping.queues.clone(),
+                excess_per_mille: keeping.excess_per_mille,
+                since_ms: keeping.since_ms,
+                is_entitled: keeping.is_entitled,
+            }),
         });
         let searches = dump.searches.iter().map(|search| SearchEntry {
             who: group(dump, search.group),
@@ -68,6 +79,7 @@ impl File {
                 capacity: UsageEntry::of(&dump.capacity),
                 turnover: TurnoverEntry { ended: dump.turnover.ended, eighths: dump.turnover.eighths },
                 blocked: blocked.collect(),
+                bounded: bounded.collect(),
                 searches: searches.collect(),
             },
         })

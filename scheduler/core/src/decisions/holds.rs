@@ -1,5 +1,5 @@
 //! Nodes that are kept for a unit that has waited long, so that smaller claims do not for ever take the room that it
-//! waits for.
+//! waits for. What is kept of its queue's bounds is in [`bounds`].
 //!
 //! Small claims may use room in which a large unit does not fit: leaving it free would gain nothing. But if they always
 //! do, the large unit never finds enough room in one place. So nodes are kept for it if it is the first unit of its
@@ -7,6 +7,7 @@
 //! [`Settings::hold_after_ms`](crate::Settings::hold_after_ms). It is given the nodes that are nearest to having room.
 //! Nothing else is placed there until the unit is placed, or until nothing has left them for as long as that.
 
+mod bounds;
 mod kind;
 mod nearest;
 mod packing;
@@ -15,6 +16,7 @@ mod patience;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::entitled::EntitledSets;
+use crate::decisions::plan::Pending;
 use crate::decisions::shares::Shares;
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
@@ -23,6 +25,7 @@ use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 
+pub(crate) use bounds::{BoundWait, Keeping, KeptBounds};
 use kind::Kind;
 use nearest::{fits_when_empty, nearest, will_do};
 pub(crate) use patience::Patience;
@@ -45,6 +48,8 @@ pub(crate) struct Holds {
     /// Those of the units that were last asked about for which there is nothing to keep as long as the other kept nodes
     /// stay the same.
     hopeless: BTreeSet<Kind>,
+    /// What is kept of queues' bounds.
+    pub(crate) bounds: KeptBounds,
 }
 
 impl Holds {
@@ -102,6 +107,7 @@ impl Holds {
     /// Opens the nodes that are kept for groups that are gone or have no pending members.
     pub(crate) fn release_gone(&mut self, cluster: &mut Cluster) {
         self.retain(cluster, |cluster, group| cluster.group(group).is_some_and(Group::has_waiting));
+        self.bounds.release_gone(cluster);
     }
 
     /// Opens the nodes that need no longer be kept for a group, and forgets nodes that are gone.
@@ -172,6 +178,23 @@ impl Holds {
                 fits
             }
         }
+    }
+
+    /// Notes which units are the first that wait for their queues' bounds: see [`KeptBounds::update`].
+    pub(crate) fn update_bounds(
+        &mut self,
+        cluster: &Cluster,
+        shares: &Shares,
+        pending: &[Pending],
+        placed: &BTreeSet<GroupId>,
+        after_ms: Option<u64>,
+    ) {
+        let mut bounds = std::mem::take(&mut self.bounds);
+        let would_fit = |unit: &Unit| self.would_fit(cluster, unit, &Kind::of(cluster, unit));
+        let mut sets = EntitledSets::default();
+        let is_entitled = |unit: &Unit| sets.would_be_entitled(cluster, shares, unit, &unit.least_charge(cluster));
+        bounds.update(cluster, pending, placed, after_ms, would_fit, is_entitled);
+        self.bounds = bounds;
     }
 
     /// Notes which of the first units of each queue found no room in this cycle. Keeps nodes for those that have waited

@@ -115,8 +115,10 @@ impl Scheduler {
                 turns.advance(next, cluster, shares, &mut hopeful);
                 continue;
             };
-            let hopeless = hopeful.failures.is_hopeless(cluster, &unit).then(|| without_room(cluster, &unit)).flatten();
-            let placed = match hopeless {
+            let kept = || self.holds.bounds.exceeded(cluster, &unit).map(Unplaceable::Limit);
+            let hopeless =
+                || hopeful.failures.is_hopeless(cluster, &unit).then(|| without_room(cluster, &unit)).flatten();
+            let placed = match kept().or_else(hopeless) {
                 Some(obstacle) => Err(obstacle),
                 None => {
                     self.holds.open(cluster, unit.group);
@@ -155,7 +157,8 @@ impl Scheduler {
         plan.add_displaced(cluster);
     }
 
-    /// Keeps nodes for units that have long been among the first of their queue and find no room.
+    /// Keeps nodes for units that have long been among the first of their queue and find no room, and parts of a queue's
+    /// bounds for those that have long waited for them.
     fn hold(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &Plan) {
         let mut seen: Beside<SeenSorts, QueueSpec> = Beside::default();
         let mut blocked = Vec::new();
@@ -186,6 +189,7 @@ impl Scheduler {
             plan.steps.iter().filter_map(|planned| cluster.group_of(planned.step.claim())).collect();
         let waits = |group: &GroupId| cluster.group(*group).is_some_and(Group::has_waiting) && !placed.contains(group);
         let waiting: BTreeSet<GroupId> = self.holds.blocked().map(|(group, _)| group).filter(waits).collect();
+        self.holds.update_bounds(cluster, shares, &plan.pending, &placed, self.settings.hold_after_ms);
         self.holds.update(cluster, shares, &blocked, &waiting, self.settings.hold_after_ms, nodes_max);
     }
 

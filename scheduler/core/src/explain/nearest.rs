@@ -221,7 +221,7 @@ impl ChangeSearch<'_> {
         let cluster = self.trial.cluster();
         let queue = cluster.queue(exceeded.queue)?.spec().name.clone();
         let resource = cluster.resources().resource(exceeded.resource);
-        let (from, mut to) = (exceeded.bound, exceeded.held.saturating_add(exceeded.asked));
+        let (from, mut to) = (exceeded.bound, exceeded.needed());
         for _ in 0..RAISES_MAX {
             let (queue, resource) = (queue.clone(), resource.clone());
             let change = match exceeded.is_quota {
@@ -241,7 +241,7 @@ impl ChangeSearch<'_> {
                     if (more.queue, more.resource, more.is_quota)
                         == (exceeded.queue, exceeded.resource, exceeded.is_quota) =>
                 {
-                    to = more.held.saturating_add(more.asked);
+                    to = more.needed();
                 }
                 Some(_) => return None,
             }

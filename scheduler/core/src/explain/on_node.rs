@@ -3,6 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 
 use crate::decisions::placement::PeerRules;
+use crate::decisions::scheduler::Scheduler;
+use crate::decisions::unit::Unit;
 use crate::explain::pending::over_bound;
 use crate::explain::reason::Reason;
 use crate::explain::room::{exclusions, lacks};
@@ -66,13 +68,18 @@ impl Display for NodeObstacle {
     }
 }
 
-/// The bounds of a pending claim's queue, and of the queues above it, that the claim would exceed wherever it is
-/// placed.
-#[must_use]
-pub fn bounds_passed(cluster: &Cluster, claim: ClaimId) -> Vec<Reason> {
-    let of = || Some((cluster.class(cluster.class_of(claim)?)?, cluster.group(cluster.group_of(claim)?)?));
-    let Some((class, group)) = of() else { return Vec::new() };
-    let charge = class.least_charge();
-    let exceeded = limits::exceeded(cluster, group.queue(), charge, group.spec().preemptible, false);
-    exceeded.map(|exceeded| over_bound(cluster, &exceeded)).collect()
+impl Scheduler {
+    /// The bounds of a pending claim's queue, and of the queues above it, that the claim would exceed wherever it is
+    /// placed, by itself or with what is kept for others that have waited longer.
+    #[must_use]
+    pub fn bounds_passed(&self, cluster: &Cluster, claim: ClaimId) -> Vec<Reason> {
+        let of = || Some((cluster.class(cluster.class_of(claim)?)?, cluster.group_of(claim)?));
+        let Some((class, id)) = of() else { return Vec::new() };
+        let Some(group) = cluster.group(id) else { return Vec::new() };
+        let (charge, preemptible) = (class.least_charge(), group.spec().preemptible);
+        let exceeded = limits::exceeded(cluster, group.queue(), charge, preemptible, false);
+        let unit = Unit::next(cluster, id).ok().flatten();
+        let kept = unit.and_then(|unit| self.holds.bounds.exceeded(cluster, &unit));
+        exceeded.chain(kept).map(|exceeded| over_bound(cluster, &exceeded)).collect()
+    }
 }

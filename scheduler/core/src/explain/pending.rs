@@ -164,6 +164,7 @@ pub(crate) fn over_bound(cluster: &Cluster, exceeded: &Exceeded) -> Reason {
         resource: cluster.resources().resource(exceeded.resource),
         held: exceeded.held,
         asked: exceeded.asked,
+        kept: exceeded.kept,
         bound: exceeded.bound,
     };
     match (exceeded.is_quota, NamespaceSpec::of_queue(&bound.queue)) {

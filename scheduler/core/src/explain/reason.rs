@@ -173,6 +173,8 @@ pub struct Bound {
     pub held: u64,
     /// How much would be added.
     pub asked: u64,
+    /// How much is kept for a group that has waited longer. 0: the bound would be exceeded without that.
+    pub kept: u64,
     /// The most that may be held there.
     pub bound: u64,
 }
@@ -187,7 +189,7 @@ impl Bound {
     /// The least bound that would not be exceeded.
     #[must_use]
     pub fn needed(&self) -> u64 {
-        self.held.saturating_add(self.asked)
+        self.held.saturating_add(self.kept).saturating_add(self.asked)
     }
 }
 

@@ -167,6 +167,19 @@ fn no_room(
 
 fn passes(f: &mut Formatter<'_>, kind: &str, whose: &str, bound: &Bound) -> fmt::Result {
     let amount = |amount: u64| Amount(&bound.resource, amount).to_string();
+    if bound.kept > 0 {
+        return write!(
+            f,
+            "{} holds {} of its {kind} of {}{whose}, and {} are kept for claims that have waited longer; \
+             {} more are asked for; wait, or raise the {kind} to {}",
+            Owner(&bound.queue),
+            amount(bound.held),
+            amount(bound.bound),
+            amount(bound.kept),
+            amount(bound.asked),
+            amount(bound.needed()),
+        );
+    }
     // If it does not fit into the whole bound, waiting does not help.
     let wait = if bound.asked > bound.bound { "" } else { "wait until claims in it end, " };
     write!(

@@ -53,6 +53,9 @@ pub struct Dump {
     pub claims: Vec<DumpedClaim>,
     /// What a scheduler remembers of pending groups that find no room; empty in a dump of a cluster alone.
     pub blocked: Vec<DumpedBlocked>,
+    /// What a scheduler remembers of pending groups that wait for their queues' bounds; empty in a dump of a cluster
+    /// alone.
+    pub bounded: Vec<DumpedBounded>,
     /// Searches of a scheduler that were too long for one cycle, in the order in which they go on; empty in a dump of a
     /// cluster alone.
     pub searches: Vec<DumpedSearch>,
@@ -204,6 +207,32 @@ pub struct DumpedPatience {
     pub given_up: Vec<usize>,
 }
 
+/// A pending group that waits for its queue's bounds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DumpedBounded {
+    /// The group, by its place in the dump.
+    pub group: DumpedGroupRef,
+    /// Since when it waits, or since when nothing more is kept for it, in milliseconds.
+    pub since_ms: u64,
+    /// How often something was kept for it in vain.
+    pub times: u32,
+    /// `None`: nothing is kept for it.
+    pub keeping: Option<DumpedKeeping>,
+}
+
+/// That something of queues' bounds is kept for a group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DumpedKeeping {
+    /// The names of the queues.
+    pub queues: Vec<String>,
+    /// By how much their bounds would be exceeded with the group, in thousandths of them; the least so far.
+    pub excess_per_mille: u64,
+    /// Since when it has been that much, in milliseconds.
+    pub since_ms: u64,
+    /// Whether the group's next unit would be within the fair share of its queue.
+    pub is_entitled: bool,
+}
+
 /// A search for room that was cut short.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DumpedSearch {
@@ -243,6 +272,8 @@ pub enum DumpEntry {
     Claim(usize),
     /// An entry of [`Dump::blocked`].
     Blocked(usize),
+    /// An entry of [`Dump::bounded`].
+    Bounded(usize),
     /// A search that goes on.
     Search(usize),
 }

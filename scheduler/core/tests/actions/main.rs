@@ -7,6 +7,7 @@ mod domains;
 mod failed_starts;
 mod in_vain;
 mod indivisible;
+mod kept_bounds;
 mod kept_nodes;
 mod members;
 mod moves;

@@ -1,6 +1,6 @@
 //! Obstacles that keep a task from one node, and placement outside of cycles.
 
-use aliquot_scheduler_core::explain::{NodeObstacle, bounds_passed};
+use aliquot_scheduler_core::explain::NodeObstacle;
 use aliquot_scheduler_core::{NodeId, Request};
 
 use crate::setting::{Setting, cores, node, quota, whole};
@@ -55,7 +55,7 @@ fn what_is_placed_at_once_evicts_nobody_and_keeps_to_bounds() {
     assert!(!setting.scheduler.place_now(&mut setting.cluster, fits), "it is placed already");
     let late = setting.add("late", whole(1));
     assert!(!setting.scheduler.place_now(&mut setting.cluster, late));
-    assert_eq!(bounds_passed(&setting.cluster, late), []);
+    assert_eq!(setting.scheduler.bounds_passed(&setting.cluster, late), []);
     assert!(setting.cluster.allocation(late).is_none());
     // A claim that may not be evicted must stay within the quota.
     let mut setting = Setting::with_nodes(1, 2);
@@ -69,5 +69,5 @@ fn what_is_placed_at_once_evicts_nobody_and_keeps_to_bounds() {
     let (first, second) = (setting.add_claim(of_small("first")), setting.add_claim(of_small("second")));
     assert!(setting.scheduler.place_now(&mut setting.cluster, first));
     assert!(!setting.scheduler.place_now(&mut setting.cluster, second));
-    assert_eq!(bounds_passed(&setting.cluster, second).len(), 1);
+    assert_eq!(setting.scheduler.bounds_passed(&setting.cluster, second).len(), 1);
 }

@@ -1,6 +1,6 @@
 //! Claims for which another scheduler has chosen the node: they are placed at once, or refused.
 
-use aliquot_scheduler_core::explain::{NodeObstacle, Reason, bounds_passed};
+use aliquot_scheduler_core::explain::{NodeObstacle, Reason};
 use aliquot_scheduler_core::{Claim, Event, EventError, Outcome};
 
 use super::Engine;
@@ -24,7 +24,8 @@ impl Engine {
         }
         let Outcome::Claim(claim) = self.apply(Event::ClaimAdded(claim))? else { return Ok(()) };
         if !self.scheduler.place_now(&mut self.cluster, claim) {
-            let bounds: Vec<String> = bounds_passed(&self.cluster, claim).iter().map(Reason::to_string).collect();
+            let bounds = self.scheduler.bounds_passed(&self.cluster, claim);
+            let bounds: Vec<String> = bounds.iter().map(Reason::to_string).collect();
             self.apply_sure(Event::ClaimRemoved(claim));
             return Err(match bounds.is_empty() {
                 true => refused(node, "its pod group cannot start there as it is"),

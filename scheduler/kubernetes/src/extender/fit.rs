@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_scheduler_core::explain::{NodeObstacle, Reason, bounds_passed};
+use aliquot_scheduler_core::explain::{NodeObstacle, Reason};
 use aliquot_scheduler_core::{ClaimId, Cluster, Event, NodeId, Outcome, Request};
 use aliquot_scheduler_engine::View;
 use k8s_openapi::api::core::v1::Pod;
@@ -39,7 +39,8 @@ impl Trial {
             Ok(_) => return Ok(None),
             Err(error) => return Err(Nowhere::Now(error.to_string())),
         };
-        let bounds: Vec<String> = bounds_passed(&cluster, claim).iter().map(Reason::to_string).collect();
+        let bounds = view.scheduler().bounds_passed(&cluster, claim);
+        let bounds: Vec<String> = bounds.iter().map(Reason::to_string).collect();
         match bounds.is_empty() {
             true => Ok(Some(Trial { cluster, claim, request })),
             false => Err(Nowhere::Now(bounds.join("; "))),

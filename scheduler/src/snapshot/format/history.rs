@@ -74,6 +74,8 @@ pub(in crate::snapshot) struct HistoryEntry {
     pub(in crate::snapshot) turnover: TurnoverEntry,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) blocked: Vec<BlockedEntry>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) bounded: Vec<BoundedEntry>,
     /// In the order in which the searches continue.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) searches: Vec<SearchEntry>,
@@ -106,6 +108,31 @@ pub(in crate::snapshot) struct PatienceEntry {
     /// The nodes that were given up.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) given_up: Vec<String>,
+}
+
+/// A group that waits for its queue's bounds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::snapshot) struct BoundedEntry {
+    pub(in crate::snapshot) who: GroupEntry,
+    pub(in crate::snapshot) since_ms: u64,
+    /// How often something was kept for it in vain.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) times: u32,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) keeping: Option<KeepingEntry>,
+}
+
+/// What is kept for a group of which queues.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::snapshot) struct KeepingEntry {
+    pub(in crate::snapshot) queues: Vec<String>,
+    pub(in crate::snapshot) excess_per_mille: u64,
+    pub(in crate::snapshot) since_ms: u64,
+    /// Whether it would be within the fair share of its queue.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) is_entitled: bool,
 }
 
 /// A search for room that was too long for one cycle.

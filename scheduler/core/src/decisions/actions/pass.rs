@@ -199,6 +199,9 @@ fn attempt_one(
     tried: &mut Tried,
     unit: &Unit,
 ) -> Result<(Vec<Step>, Action), Refusal> {
+    if let Some(exceeded) = holds.bounds.exceeded(cluster, unit) {
+        return Err(Refusal::Limit(exceeded));
+    }
     // Room that the evictions for an earlier unit have left over is free to use.
     let left_over = if tried.has_evicted { take_free(cluster, context, holds, tried, unit) } else { None };
     if let Some(steps) = left_over {

@@ -148,7 +148,7 @@ pub(crate) fn fails_to_start(cluster: &Cluster, unit: &Unit) -> Option<Refusal> 
 
 fn may_try(obstacle: Obstacle) -> bool {
     match obstacle {
-        Obstacle::Unplaceable(Unplaceable::Limit(exceeded)) => !exceeded.is_quota,
+        Obstacle::Unplaceable(Unplaceable::Limit(exceeded)) => !exceeded.is_quota && exceeded.kept == 0,
         Obstacle::Unplaceable(_) => true,
         Obstacle::MembersMissing(_) | Obstacle::RetriedAt(_) => false,
     }

@@ -15,6 +15,9 @@ impl Scheduler {
     pub fn place_now(&mut self, cluster: &mut Cluster, claim: ClaimId) -> bool {
         let Some(group) = cluster.group_of(claim) else { return false };
         let Ok(Some(unit)) = Unit::next(cluster, group) else { return false };
+        if self.holds.bounds.exceeded(cluster, &unit).is_some() {
+            return false;
+        }
         let cause = cause(cluster, Action::Allocate, group);
         let mut statement = Statement::new(cluster);
         if !unit.claims.contains(&claim) || place_unit(&mut statement, &mut self.engine, &unit, &mut FreeRoom).is_err()

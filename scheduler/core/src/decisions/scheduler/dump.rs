@@ -2,11 +2,15 @@
 
 use super::{Scheduler, Settings};
 use crate::decisions::actions::Unfinished;
-use crate::decisions::holds::Patience;
+use crate::decisions::holds::{BoundWait, Keeping, Patience};
 use crate::decisions::placement::Policy;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::dump::Numbers;
-use crate::vocabulary::dump::{Dump, DumpEntry, DumpedBlocked, DumpedPatience, DumpedSearch, RestoreError};
+use crate::vocabulary::dump::{
+    Dump, DumpEntry, DumpedBlocked, DumpedBounded, DumpedKeeping, DumpedPatience, DumpedSearch, RestoreError,
+    RestoreReason,
+};
+use crate::vocabulary::queue_spec::{QueueError, QueueId};
 
 impl Scheduler {
     /// The state of a cluster, with what the scheduler remembers of it. What a policy remembers beyond the cluster's
@@ -41,8 +45,23 @@ impl Scheduler {
             let node = at.and_then(|at| numbers.node_from(at));
             Some(DumpedSearch { action, group: numbers.group(cluster, group)?, node, times })
         });
-        let mut dump =
-            Dump { blocked: blocked.collect(), searches: searches.collect(), ..cluster.dump_without_claims(numbers) };
+        let bounded = self.holds.bounds.waits().filter_map(|(group, wait)| {
+            let name = |queue: &QueueId| Some(cluster.queue(*queue)?.spec().name.clone());
+            let keeping = wait.keeping.as_ref().map(|keeping| DumpedKeeping {
+                queues: keeping.queues.iter().filter_map(name).collect(),
+                excess_per_mille: keeping.excess_per_mille,
+                since_ms: keeping.since_ms,
+                is_entitled: keeping.is_entitled,
+            });
+            let group = numbers.group(cluster, group)?;
+            Some(DumpedBounded { group, since_ms: wait.since_ms, times: wait.times, keeping })
+        });
+        let mut dump = Dump {
+            blocked: blocked.collect(),
+            bounded: bounded.collect(),
+            searches: searches.collect(),
+            ..cluster.dump_without_claims(numbers)
+        };
         // Nodes that are kept for a group that is gone are opened at the beginning of the next cycle, so the dump opens
         // them.
         for (node, _) in self.holds.kept().filter(|(_, group)| cluster.group(*group).is_none()) {
@@ -62,6 +81,7 @@ impl Scheduler {
         mut dump: Dump,
     ) -> Result<(Self, Cluster), RestoreError> {
         let (blocked, searches) = (std::mem::take(&mut dump.blocked), std::mem::take(&mut dump.searches));
+        let bounded = std::mem::take(&mut dump.bounded);
         let restored = Cluster::restore_numbered(dump)?;
         let mut scheduler = Self::new(policy, settings);
         for (number, DumpedBlocked { group, since_ms, nodes: kept, patience }) in blocked.into_iter().enumerate() {
@@ -74,6 +94,21 @@ impl Scheduler {
             let given_up = nodes(given_up)?.into_iter().collect();
             let patience = Patience { claims, since_ms: patient_since_ms, times, given_up };
             scheduler.holds.restore(group, since_ms, nodes(kept)?, patience);
+        }
+        for (number, DumpedBounded { group, since_ms, times, keeping }) in bounded.into_iter().enumerate() {
+            let entry = DumpEntry::Bounded(number);
+            let group = restored.group(entry, group)?;
+            let queue = |name: String| {
+                let id = restored.cluster.queue_named(&name);
+                let unknown = || RestoreReason::Event(QueueError::Unknown(name).into());
+                id.ok_or_else(|| RestoreError { entry, reason: unknown() })
+            };
+            let keeping = keeping.map(|DumpedKeeping { queues, excess_per_mille, since_ms, is_entitled }| {
+                let queues = queues.into_iter().map(queue).collect::<Result<_, _>>()?;
+                Ok(Keeping { queues, excess_per_mille, since_ms, is_entitled })
+            });
+            let wait = BoundWait { since_ms, times, keeping: keeping.transpose()? };
+            scheduler.holds.bounds.restore(&restored.cluster, group, wait);
         }
         for (number, DumpedSearch { action, group, node, times }) in searches.into_iter().enumerate() {
             let entry = DumpEntry::Search(number);

@@ -45,6 +45,7 @@ impl Cluster {
             groups: self.dump_groups(numbers),
             claims: Vec::new(),
             blocked: Vec::new(),
+            bounded: Vec::new(),
             searches: Vec::new(),
         }
     }

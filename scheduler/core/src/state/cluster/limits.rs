@@ -17,10 +17,19 @@ pub(crate) struct Exceeded {
     pub(crate) held: u64,
     /// How much would be added.
     pub(crate) asked: u64,
+    /// How much is kept for a group that has waited longer. 0: the bound would be exceeded without that.
+    pub(crate) kept: u64,
     /// The bound.
     pub(crate) bound: u64,
     /// Whether the bound is the quota, for claims that may not be evicted; otherwise it is the limit.
     pub(crate) is_quota: bool,
+}
+
+impl Exceeded {
+    /// The least bound that would not be exceeded.
+    pub(crate) fn needed(&self) -> u64 {
+        self.held.saturating_add(self.kept).saturating_add(self.asked)
+    }
 }
 
 /// Whether a queue and all queues above it may hold `charge`. `booked`: it is already part of what they hold.
@@ -46,18 +55,47 @@ pub(crate) fn exceeded<'a>(
     booked: bool,
 ) -> impl Iterator<Item = Exceeded> + 'a {
     let binding = cluster.queues().path(queue).filter(move |(_, queue)| queue.may_bind(preemptible));
-    let parts = binding.flat_map(|queue| charge.parts().map(move |part| (queue, part)));
-    parts.flat_map(move |((id, queue), (resource, asked))| {
-        let allowance = queue.named_allowance(resource);
+    let bounds = binding.flat_map(move |(id, queue)| bounds(cluster, id, queue, charge, preemptible));
+    bounds.filter_map(move |bound| {
+        let held = if booked { bound.held.saturating_sub(bound.asked) } else { bound.held };
+        Some(Exceeded { held, ..bound }).filter(|exceeded| exceeded.needed() > exceeded.bound)
+    })
+}
+
+/// The bounds of a queue that `charge` would not exceed, but would exceed together with what is kept for a group.
+/// `kept`: how much that is of a resource, and, if the flag is set, of its quota.
+pub(crate) fn exceeded_by_kept<'a>(
+    cluster: &'a Cluster,
+    id: QueueId,
+    charge: &'a Charge,
+    preemptible: bool,
+    kept: impl Fn(usize, bool) -> u64 + 'a,
+) -> impl Iterator<Item = Exceeded> + 'a {
+    let queue = cluster.queue(id).filter(|queue| queue.may_bind(preemptible));
+    let bounds = queue.into_iter().flat_map(move |queue| bounds(cluster, id, queue, charge, preemptible));
+    bounds.filter_map(move |bound| {
+        let with = Exceeded { kept: kept(bound.resource, bound.is_quota), ..bound };
+        (bound.needed() <= bound.bound && with.needed() > bound.bound).then_some(with)
+    })
+}
+
+/// The bounds of a queue that concern `charge`, exceeded or not.
+fn bounds<'a>(
+    cluster: &'a Cluster,
+    id: QueueId,
+    queue: &'a Queue,
+    charge: &'a Charge,
+    preemptible: bool,
+) -> impl Iterator<Item = Exceeded> + 'a {
+    charge.parts().flat_map(move |(resource, asked)| {
+        let limit = queue.named_allowance(resource).and_then(|allowance| allowance.limit);
         let quota = binding_quota(cluster, queue, resource).filter(|_| !preemptible);
         let bounds = [
-            (allowance.and_then(|allowance| allowance.limit), queue.allocated().get(resource), false),
+            (limit, queue.allocated().get(resource), false),
             (quota, queue.allocated_non_preemptible().get(resource), true),
         ];
         bounds.into_iter().filter_map(move |(bound, held, is_quota)| {
-            let held = if booked { held.saturating_sub(asked) } else { held };
-            let bound = bound.filter(|bound| held.saturating_add(asked) > *bound)?;
-            Some(Exceeded { queue: id, resource, held, asked, bound, is_quota })
+            Some(Exceeded { queue: id, resource, held, asked, kept: 0, bound: bound?, is_quota })
         })
     })
 }
