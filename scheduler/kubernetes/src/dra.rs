@@ -20,13 +20,13 @@ mod users;
 pub(crate) mod whole;
 
 pub(crate) use capacity::{Amounts, amount, consumed, is_overdrawn, is_shared, left, quantity};
-pub(crate) use claim::{Ask, ClaimFacts, DevicesAsk, Link, Linked, NVLINK_CLIQUE, RequestAsk, expressions};
+pub(crate) use claim::{Allocated, Ask, ClaimFacts, DevicesAsk, Link, Linked, NVLINK_CLIQUE, RequestAsk, expressions};
 pub(crate) use counters::{CounterName, Counters, Groups, groups_of, taken_by as counters_taken_by};
 pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implicit_resource, may_ask};
 pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, has_conditions, uuid};
 pub(crate) use reach::{Reach, only, selector};
 pub(crate) use readiness::{Unready, must_be_ready};
-pub(crate) use selection::{Criteria, Found, Selection, USABLE, Whose};
+pub(crate) use selection::{Criteria, Found, Selection, USABLE, Whose, unsupported_of_others, untolerated};
 pub(crate) use taint_rule::TaintRule;
 pub(crate) use take::{Free, Taken, held, thousandths};
 pub(crate) use users::{GroupOwner, User, group_as_user, is_group, pod_as_user};

@@ -15,14 +15,27 @@ pub(crate) const NODE_NAME: &str = "metadata.name";
 /// like this.
 pub(crate) const DECLARED_FEATURES: &str = "status.declaredFeatures/";
 
+/// The feature of nodes that need not call the driver of a device.
+pub(crate) const OPTIONAL_NODE_OPERATIONS: &str = "DRAOptionalNodeOperations";
+
+/// Whether a node with these labels declares a feature.
+pub(crate) fn declares(labels: &BTreeMap<String, String>, feature: &str) -> bool {
+    labels.contains_key(&format!("{DECLARED_FEATURES}{feature}"))
+}
+
 /// The features that a node must declare for a pod. `spec`: all of it.
 pub(crate) fn needed_features(spec: &core::PodSpec) -> BTreeSet<&'static str> {
     let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let restarts_all = |rule: &core::ContainerRestartRule| rule.action == "RestartAllContainers";
     let has_such_rule = containers().any(|of| of.restart_policy_rules.iter().flatten().any(restarts_all));
     let is_in_both = spec.host_network == Some(true) && spec.host_users == Some(false);
-    let needed =
-        [("RestartAllContainersOnContainerExits", has_such_rule), ("UserNamespacesHostNetworkSupport", is_in_both)];
+    let has_options = |of: &core::VolumeMount| of.bind_mount_options.as_ref().is_some_and(|of| !of.is_empty());
+    let binds_with_options = containers().flat_map(|of| of.volume_mounts.iter().flatten()).any(has_options);
+    let needed = [
+        ("RestartAllContainersOnContainerExits", has_such_rule),
+        ("UserNamespacesHostNetworkSupport", is_in_both),
+        ("VolumeBindMountOptions", binds_with_options),
+    ];
     needed.into_iter().filter(|(_, is_needed)| *is_needed).map(|(name, _)| name).collect()
 }
 

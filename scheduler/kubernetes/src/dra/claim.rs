@@ -193,6 +193,8 @@ pub(crate) struct Allocated {
     pub(crate) unready: Vec<Unready>,
     /// The drivers of the devices to which it has administrative access.
     pub(crate) admin_of: BTreeSet<String>,
+    /// Whether kubelet leaves out calls to the driver of one of the devices.
+    pub(crate) skips_node_operations: bool,
     /// When it was allocated, in milliseconds since 1970, if that is known.
     pub(crate) allocated_ms: Option<i64>,
 }
@@ -220,6 +222,10 @@ impl ClaimFacts {
             allocation: status.allocation.map(|allocation| {
                 let terms = allocation.node_selector.as_ref();
                 let results = allocation.devices.and_then(|devices| devices.results).unwrap_or_default();
+                let skips = |result: &DeviceRequestAllocationResult| {
+                    result.skip_node_operations.as_ref().is_some_and(|calls| !calls.is_empty())
+                };
+                let skips_node_operations = results.iter().any(skips);
                 let is_admin = |result: &DeviceRequestAllocationResult| result.admin_access == Some(true);
                 let (of_admin, results): (Vec<_>, Vec<_>) = results.into_iter().partition(is_admin);
                 Allocated {
@@ -227,6 +233,7 @@ impl ClaimFacts {
                     results,
                     admin_of: of_admin.into_iter().map(|result| result.driver).collect(),
                     unready,
+                    skips_node_operations,
                     allocated_ms: allocation.allocation_timestamp.map(|time| time.0.as_millisecond()),
                 }
             }),

@@ -54,8 +54,7 @@ impl Criteria {
 
     /// The first taint of a device that is not tolerated.
     fn untolerated<'a>(&self, device: &'a Device) -> Option<&'a DeviceTaint> {
-        let is_tolerated = |taint: &DeviceTaint| self.tolerations.iter().any(|of| tolerates(of, taint));
-        device.taints.iter().flatten().find(|taint| has_effect(taint) && !is_tolerated(taint))
+        untolerated(&self.tolerations, device)
     }
 
     /// A device that all expressions select and that has a taint which is not tolerated, with this taint. Only the first
@@ -344,7 +343,7 @@ fn found(criteria: &Criteria, selector: &Selector, driver: &str, pool: &Pool) ->
 }
 
 /// What is not supported of another driver's device.
-fn unsupported_of_others(device: &Device) -> Option<&'static str> {
+pub(crate) fn unsupported_of_others(device: &Device) -> Option<&'static str> {
     let takes_of_node = device.node_allocatable_resources.as_ref().is_some_and(|of| !of.is_empty());
     takes_of_node.then_some("resources of the node (nodeAllocatableResources)")
 }
@@ -388,6 +387,12 @@ impl Selector {
 /// Whether a taint keeps any claim away.
 pub(super) fn has_effect(taint: &DeviceTaint) -> bool {
     matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute")
+}
+
+/// The first taint of a device that keeps a claim with these tolerations away.
+pub(crate) fn untolerated<'a>(tolerations: &[DeviceToleration], device: &'a Device) -> Option<&'a DeviceTaint> {
+    let is_tolerated = |taint: &DeviceTaint| tolerations.iter().any(|of| tolerates(of, taint));
+    device.taints.iter().flatten().find(|taint| has_effect(taint) && !is_tolerated(taint))
 }
 
 fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {

@@ -5,6 +5,7 @@
 //! books that is never placed and never evicted, and that is seen on its node for as long as the allocation lasts.
 
 mod about;
+mod allocated;
 mod asking;
 mod containers;
 mod extended;

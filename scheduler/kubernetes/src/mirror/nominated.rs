@@ -1,6 +1,7 @@
 //! Pods for which other schedulers have decided on a node, where they have not bound them yet.
 //!
-//! They count there as if they were bound, unless a pod of ours with a higher priority waits: such a pod could have the
+//! They count there as if they were bound. There is an exception for pods whose schedulers have found them unschedulable,
+//! and which wait until others are evicted for them: if a pod of ours with a higher priority waits, it could have that
 //! room, as it could in kube-scheduler.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,6 +91,8 @@ impl Mirror {
         let there = self.nominated.on.get(node).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
         let is_to_count = |pod: &&KnownPod| pod.claim.is_none() && self.reading.asks_for_none(&pod.facts.words);
         let highest = self.nominated.highest;
-        there.filter(is_to_count).filter(move |pod| highest.is_none_or(|highest| pod.facts.priority >= highest))
+        let goes_first = move |pod: &&KnownPod| highest.is_none_or(|highest| pod.facts.priority >= highest);
+        // A pod that was never found unschedulable is about to be bound.
+        there.filter(is_to_count).filter(move |pod| pod.facts.said.is_none() || goes_first(pod))
     }
 }

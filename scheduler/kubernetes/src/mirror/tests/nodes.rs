@@ -244,7 +244,9 @@ fn room_that_another_scheduler_has_chosen_counts_as_taken() {
     world.node("n", 1);
     let containers = json!([{"name": "x", "resources": {"requests": {"cpu": "15500m"}}}]);
     let spec = json!({"schedulerName": "default-scheduler", "priority": 10, "containers": containers});
-    world.pod("other", 0, json!({"spec": spec, "status": {"nominatedNodeName": "n"}}));
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
+    let waits = json!({"nominatedNodeName": "n", "conditions": [condition]});
+    world.pod("other", 0, json!({"spec": spec, "status": waits}));
     world.pod("a", 50, json!({"spec": {"priority": 10}}));
     world.reconcile();
     assert!(world.bound().is_empty(), "{:?}", world.log);
@@ -262,6 +264,18 @@ fn room_that_another_scheduler_has_chosen_counts_as_taken() {
     world.show("other");
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["b", "urgent"]);
+}
+
+#[test]
+fn room_of_a_pod_that_another_scheduler_is_binding_counts_as_taken_for_every_pod() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let containers = json!([{"name": "x", "resources": {"requests": {"cpu": "15500m"}}}]);
+    let spec = json!({"schedulerName": "default-scheduler", "priority": 10, "containers": containers});
+    world.pod("other", 0, json!({"spec": spec, "status": {"nominatedNodeName": "n"}}));
+    world.pod("urgent", 50, json!({"spec": {"priority": 11}}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
 }
 
 #[test]
@@ -294,6 +308,39 @@ fn a_pod_is_on_a_node_that_declares_what_it_needs() {
     world.make_node("m", node);
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn a_pod_with_options_for_its_mounts_is_on_a_node_that_declares_them() {
+    let mut world = World::new();
+    world.node("m", 1);
+    let mount = json!({"name": "data", "mountPath": "/data", "bindMountOptions": ["noexec"]});
+    let containers = json!([{"name": "main", "volumeMounts": [mount]}]);
+    world.pod("a", 50, json!({"spec": {"containers": containers}}));
+    world.reconcile();
+    let why = world.why_waiting("a");
+    assert!(why.contains("declaredFeatures/VolumeBindMountOptions"), "{why}");
+}
+
+/// What kubelet counts for devices that stand for CPU or memory of the node.
+#[test]
+fn resources_of_the_node_that_pods_of_others_hold_by_claims_count() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let held = json!([{
+        "resourceClaimName": "cores", "containers": ["x", "y"],
+        "mapping": [{"name": "cpu", "quantity": "12"}],
+        "overhead": [{"name": "cpu", "perPod": "500m", "perContainer": "1500m"}, {"name": "memory", "perPod": "1Gi"}],
+    }]);
+    let spec =
+        json!({"schedulerName": "default-scheduler", "nodeName": "n", "containers": [{"name": "x"}, {"name": "y"}]});
+    let status = json!({"phase": "Running", "nodeAllocatableResourceClaimStatuses": held});
+    world.pod("other", 0, json!({"spec": spec, "status": status}));
+    let asks = |cpu: &str| json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}});
+    world.pod("large", 0, asks("600m"));
+    world.pod("small", 0, asks("400m"));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["other", "small"], "{:?}", world.log);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::dra::{
     self, Amounts, Ask, ClaimFacts, CounterName, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value,
     counters_taken_by, groups_of,
 };
+use crate::placement::{self, OPTIONAL_NODE_OPERATIONS};
 
 /// A claim that is to be allocated, and that asks other drivers for devices.
 pub(in super::super) struct Asking<'a> {
@@ -150,8 +151,10 @@ impl Mirror {
         let claims = &self.device_claims;
         let labels = &self.nodes.get(node)?.facts.labels;
         let complete = claims.pools.others_on(node).filter(|(_, pool)| pool.is_complete);
+        let may_skip = placement::declares(labels, OPTIONAL_NODE_OPERATIONS);
         let devices = complete.flat_map(|(key, pool)| {
-            let reaches = pool.order.iter().filter_map(|name| pool.reach.get_key_value(name));
+            let names = pool.order.iter().filter(move |name| may_skip || !pool.skipped.contains_key(*name));
+            let reaches = names.filter_map(|name| pool.reach.get_key_value(name));
             reaches.filter(|(_, reach)| reach.includes(node, labels)).map(move |(name, reach)| OnNode {
                 pool: key,
                 name,

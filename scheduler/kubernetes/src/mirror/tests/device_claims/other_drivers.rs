@@ -283,12 +283,54 @@ fn an_allocation_says_which_calls_on_the_node_are_left_out() {
     world.pod_with_nic("quiet", json!({"selectors": [{"cel": {"expression": expression}}]}));
     world.pod_with_nic("plain", json!({"selectors": [{"cel": {"expression": format!("!({expression})")}}]}));
     world.reconcile();
+    assert_eq!(world.names_of_bound(), ["plain"], "the node does not say that it can leave out calls");
+    let mut node = world.nodes["n"].clone();
+    node["status"]["declaredFeatures"] = json!(["DRAOptionalNodeOperations"]);
+    world.make_node("n", node);
+    world.reconcile();
     let skipped = |claim: &str| {
         let result = &world.claims[claim]["status"]["allocation"]["devices"]["results"][0];
         assert!(result.is_object(), "{claim}: {}", world.why_waiting(claim));
         result["skipNodeOperations"].clone()
     };
     assert_eq!([skipped("quiet"), skipped("plain")], [json!(["*"]), Value::Null]);
+}
+
+/// Allocated by hand, or by kube-scheduler.
+#[test]
+fn a_pod_does_not_share_a_claim_with_what_is_not_supported_or_not_declared() {
+    let mut world = with_nics(&[1]);
+    let of_node = json!({"cpu": {"mapping": {"deviceMultiplier": "1"}}});
+    world.pool_of_nics(
+        "of-node",
+        json!({"nodeName": "n"}),
+        json!([{"name": "s", "nodeAllocatableResources": of_node}]),
+    );
+    world.pool_of_nics("quiet", json!({"nodeName": "n", "skipNodeOperations": ["*"]}), json!([{"name": "q"}]));
+    for (claim, pool, device) in [("cores", "of-node", "s"), ("silent", "quiet", "q")] {
+        let request = json!([{"name": "nic", "exactly": {"deviceClassName": NIC}}]);
+        world.claim_of_nics(claim, request, json!([]));
+        world.change_claim(claim, |claim| {
+            let mut result = json!({"request": "nic", "driver": NIC, "pool": pool, "device": device});
+            if pool == "quiet" {
+                result["skipNodeOperations"] = json!(["*"]);
+            }
+            let user = json!({"resource": "pods", "name": "theirs", "uid": "theirs"});
+            claim["status"] = json!({"allocation": {"devices": {"results": [result]}}, "reservedFor": [user]});
+        });
+        world.pod_with_claim(claim, claim, json!({}));
+    }
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.bound());
+    let why = world.why_waiting("cores");
+    assert!(why.contains("of-node/s has resources of the node"), "{why}");
+    let why = world.why_waiting("silent");
+    assert!(why.contains("declaredFeatures/DRAOptionalNodeOperations"), "{why}");
+    let mut node = world.nodes["n"].clone();
+    node["status"]["declaredFeatures"] = json!(["DRAOptionalNodeOperations"]);
+    world.make_node("n", node);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["silent"]);
 }
 
 #[test]

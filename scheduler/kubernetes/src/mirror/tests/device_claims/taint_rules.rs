@@ -64,6 +64,38 @@ fn a_tainted_card_is_not_given_out() {
 }
 
 #[test]
+fn no_further_pod_shares_a_claim_whose_device_is_tainted() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.claim("shared", 60, None, json!({}));
+    world.pod_with_claim("a", "shared", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    world.taint("repair", json!({"driver": DRIVER, "pool": "n"}));
+    world.pod_with_claim("b", "shared", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"], "the pod that runs stays");
+    let why = world.why_waiting("b");
+    assert!(why.contains("gpu.aliquot.dev/n/gpu-0 has the taint repair:NoSchedule"), "{why}");
+    world.untaint("repair");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+}
+
+#[test]
+fn a_claim_that_tolerates_the_taint_is_shared_on() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.claim("shared", 60, None, json!({"tolerations": [{"key": "repair", "operator": "Exists"}]}));
+    world.pod_with_claim("a", "shared", json!({}));
+    world.reconcile();
+    world.taint("repair", json!({"driver": DRIVER, "pool": "n"}));
+    world.pod_with_claim("b", "shared", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+}
+
+#[test]
 fn a_slice_and_several_rules_add_up() {
     let mut world = World::new();
     world.node_with_driver("n", 0);
