@@ -2,7 +2,7 @@
 
 use crate::elf::Image;
 use crate::linkmap;
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// A library whose functions are hooked.
@@ -125,13 +125,20 @@ impl Known {
 /// A real function's address, looked up at its first use.
 pub(crate) struct Slot {
     library: Library,
-    symbol: &'static CStr,
+    symbol: Symbol,
     address: AtomicPtr<c_void>,
     /// Another address at which the library hands out the same function, if one has been seen.
     alias: AtomicPtr<c_void>,
     /// The next slot in the list of slots that were looked up; null: this slot was not looked up.
     next: AtomicPtr<Slot>,
 }
+
+/// The address of a text that ends with a NUL. A reference to the text would also have its length, for each of the
+/// hundreds of slots.
+struct Symbol(*const c_char);
+
+// SAFETY: it points to a constant text, which may be shared.
+unsafe impl Sync for Symbol {}
 
 /// The first slot in the list of slots that were looked up.
 static LOOKED_UP: AtomicPtr<Slot> = AtomicPtr::new(LAST);
@@ -144,7 +151,7 @@ const ABSENT: *mut c_void = core::ptr::without_provenance_mut(1);
 impl Slot {
     pub(crate) const fn new(library: Library, symbol_with_nul: &'static str) -> Slot {
         let symbol = match CStr::from_bytes_with_nul(symbol_with_nul.as_bytes()) {
-            Ok(symbol) => symbol,
+            Ok(symbol) => Symbol(symbol.as_ptr()),
             Err(_) => panic!("a symbol ends with its only NUL"),
         };
         let null = core::ptr::null_mut();
@@ -153,7 +160,8 @@ impl Slot {
     }
 
     pub(crate) fn symbol(&self) -> &'static CStr {
-        self.symbol
+        // SAFETY: `new` has made it of a constant text that ends with a NUL.
+        unsafe { CStr::from_ptr(self.symbol.0) }
     }
 
     pub(crate) fn library(&self) -> Library {
@@ -214,7 +222,7 @@ impl Slot {
             return core::ptr::null_mut();
         }
         let Some(image) = self.library.image() else { return core::ptr::null_mut() };
-        let address = image.function(self.symbol);
+        let address = image.function(self.symbol());
         // Before the address is stored, so that `forget_all_of` cannot miss it.
         self.enlist();
         self.address.store(if address.is_null() { ABSENT } else { address }, Ordering::Relaxed);
