@@ -65,6 +65,7 @@ impl File {
                     queues: keeping.queues.clone(),
                     excess_per_mille: keeping.excess_per_mille,
                     since_ms: keeping.since_ms,
+                    is_entitled: keeping.is_entitled,
                 });
                 Ok(DumpedBounded { group: names.group(who)?, since_ms: *since_ms, times: *times, keeping })
             })?;

@@ -1,12 +1,13 @@
 //! Errors that once occurred, or could have.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimBounds, ClaimId, Cluster, DisruptionBudget, Event, GroupPlacement, LimitRange,
-    MilliCpu, NamespaceSpec, NodeSpec, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, SubGroup,
-    Texts,
+    Allowance, Bytes, Claim, ClaimBounds, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DisruptionBudget,
+    Event, FurtherRequest, FurtherRequests, GroupPlacement, LimitRange, MilliCpu, NamespaceSpec, NodeSpec, Plan,
+    PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, SubGroup, Texts,
 };
 use aliquot_scheduler_kit::{Build, device, node};
 
@@ -109,6 +110,29 @@ fn a_claim_cannot_be_resized_beyond_its_namespaces_bounds() {
     let c = w.claim(Claim { namespace: "team".into(), ..part("", TRAIN, 40) });
     let r = w.cluster.apply(Event::ClaimResized(c, part("", TRAIN, 100).request));
     assert!(r.is_err());
+}
+
+/// A claim that takes less in all could grow on a device without room for it, because a smaller claim needs no room.
+#[test]
+fn a_claim_that_shrinks_in_all_does_not_grow_on_a_full_device() {
+    let mut w = World::new(&[2]);
+    let percent = |count: u16, core: u32| DeviceRequest {
+        count,
+        core: DeviceCore::from_percent(core),
+        memory: DeviceMemory::Thousandths(100),
+    };
+    let further = FurtherRequest { name: "further".into(), devices: percent(1, 60), ..FurtherRequest::default() };
+    let further = FurtherRequests { requests: vec![further], ..FurtherRequests::default() };
+    let asks = Request { devices: percent(1, 100), further: Some(Arc::new(further)), ..Request::default() };
+    let c = w.claim(Claim { request: asks, preemptible: true, ..Claim::default() });
+    let other = w.claim(part("", TRAIN, 40));
+    w.cycle();
+    assert!(w.runs(c) && w.runs(other), "all of one device is taken, and 60 + 40 % of the other one");
+    let asks = Request { devices: percent(2, 70), ..Request::default() };
+    assert!(w.cluster.apply(Event::ClaimResized(c, asks)).is_err());
+    assert_eq!(w.cluster.over_committed().count(), 0);
+    let held: u32 = w.cluster.allocation(c).into_iter().flat_map(|at| &at.devices).map(|part| part.core.get()).sum();
+    assert_eq!(held, 1600);
 }
 
 #[test]

@@ -5,10 +5,11 @@ mod evictions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_scheduler_core::explain::Reason;
 use aliquot_scheduler_core::placement;
 use aliquot_scheduler_core::{
     ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, DeviceRequest, Event, Group, GroupId, KnownClaim, KnownDevice, Node,
-    NodeId, Plan, Queue, QueueId, Request, Resource, Settings, Step,
+    NodeId, Plan, Queue, QueueId, Request, Resource, Scheduler, Settings, Step,
 };
 
 use crate::machines::Machines;
@@ -354,10 +355,17 @@ fn everybody_is_placed_or_pending(after: &Cluster, plan: &Plan) -> Verdict {
 }
 
 /// At rest, no single claim waits for room that is free, that its queue may hold, and that is not kept for a group.
-pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
+pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster, scheduler: &Scheduler) -> Verdict {
     let (held, standing) = (Held::of(cluster), peers::standing(cluster));
+    let is_kept = |reason: Reason| match reason {
+        Reason::QueueLimit(bound) | Reason::NonPreemptibleOverQuota(bound) => bound.kept > 0,
+        _ => false,
+    };
     for (id, claim, at) in cluster.claims() {
         let waits = at.is_none() && !cluster.is_withdrawn(id);
+        if waits && scheduler.bounds_passed(cluster, id).into_iter().any(is_kept) {
+            continue;
+        }
         let Some(group) = group_of(cluster, id).filter(|group| waits && !group.is_declared()) else { continue };
         let open = cluster.nodes().filter(|(id, _)| !cluster.is_held(*id));
         let fitting = open.filter(|(_, node)| placement::fits(node, &claim.request).is_ok());

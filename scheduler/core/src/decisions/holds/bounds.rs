@@ -127,11 +127,10 @@ impl KeptBounds {
         self.keep(cluster);
     }
 
-    /// Forgets groups that are gone or have no pending members.
+    /// Forgets groups that are gone or have no pending members. What is kept for the others is what they ask for now.
     pub(crate) fn release_gone(&mut self, cluster: &Cluster) {
-        let waits = |group: &GroupId| cluster.group(*group).is_some_and(Group::has_waiting);
-        self.waits.retain(|group, _| waits(group));
-        self.kept.retain(|_, kept| waits(&kept.unit.group));
+        self.waits.retain(|group, _| cluster.group(*group).is_some_and(Group::has_waiting));
+        self.keep(cluster);
     }
 
     /// Notes which units are the first to wait for their queues' bounds. Keeps what they ask for if they have waited for

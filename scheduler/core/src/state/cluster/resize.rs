@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Cluster;
 use crate::state::cluster::limits;
 use crate::state::resources::Charge;
-use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
+use crate::vocabulary::claim::{Allocation, ClaimId, DeviceAllocation, NodeId};
 use crate::vocabulary::counted;
 use crate::vocabulary::event::EventError;
 use crate::vocabulary::known_node::KnownDevice;
@@ -32,7 +32,12 @@ impl Cluster {
         self.evict(id)?;
         let old = self.exchange_request(id, request)?;
         // On a node that holds more than it has, a smaller request helps, so it is accepted even without enough room.
+        // It is not smaller if it takes more of one device and less of another.
+        let is_less = |(after, before): (&DeviceAllocation, &DeviceAllocation)| {
+            after.core <= before.core && after.memory <= before.memory
+        };
         let shrinks = counted::is_enough(&old.counted, &request.counted)
+            && after.devices.iter().zip(&before.devices).all(is_less)
             && self.charge_at(id, &after).is_some_and(|charge| charge.beyond(&held).parts().next().is_none());
         let placed = if shrinks { self.place_beyond(id, after) } else { self.place(id, after) };
         let is_placed = placed.is_ok();

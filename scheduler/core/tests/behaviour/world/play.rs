@@ -392,7 +392,7 @@ impl World {
                 }
             }
         }
-        laws::nobody_waits_for_what_is_free(&self.kit.cluster)
+        laws::nobody_waits_for_what_is_free(&self.kit.cluster, &self.kit.scheduler)
     }
 }
 
