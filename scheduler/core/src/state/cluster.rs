@@ -87,6 +87,9 @@ pub struct Cluster {
     peers: PeerBooks,
     /// Why the plan under way evicted claims. The plan may still put them back where they were.
     causes: BTreeMap<ClaimId, Displacement>,
+    /// Of the plan under way: the claims that had yet to start and lost their places, with the claims that they waited
+    /// for.
+    waited: BTreeMap<ClaimId, Vec<ClaimId>>,
 }
 
 #[derive(Clone, Debug)]
@@ -165,6 +168,7 @@ impl Cluster {
             starts_after: BTreeMap::new(),
             peers: PeerBooks::default(),
             causes: BTreeMap::new(),
+            waited: BTreeMap::new(),
         }
     }
 

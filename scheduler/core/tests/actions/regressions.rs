@@ -112,6 +112,32 @@ fn a_claim_cannot_be_resized_beyond_its_namespaces_bounds() {
     assert!(r.is_err());
 }
 
+/// A member that waited only so that its gang starts together was taken out of its place and put back by one plan. It
+/// then waited for no claim, and nothing started it.
+#[test]
+fn a_member_that_is_put_back_into_its_place_starts() {
+    let mut w = World::new(&[1, 0]);
+    let x = w.add("", TRAIN, 1);
+    w.cycle();
+    assert!(w.runs(x));
+    w.apply(Event::PodGroupAdded(group("g", "", INFERENCE, 1)));
+    let member = |devices| Claim { pod_group: Some("g".into()), ..wants("", 0, devices) };
+    let (first, second) = (w.claim(member(1)), w.claim(member(1)));
+    let mut elsewhere = member(0);
+    elsewhere.request.constraints.labels.insert("host".into(), "node-1".into());
+    let elsewhere = w.claim(elsewhere);
+    // The evicted claim takes its time.
+    w.scheduler.cycle(&mut w.cluster);
+    assert!(w.runs(first) && !w.runs(second));
+    assert_eq!(w.cluster.starts_after(elsewhere), [x], "the gang starts together");
+    let urgent = w.add("", INFERENCE + 1, 1);
+    w.scheduler.cycle(&mut w.cluster);
+    assert!(w.runs(urgent) && !w.runs(first));
+    assert_eq!(w.cluster.allocation(elsewhere).map(|at| at.node), Some(w.id(1)));
+    w.apply(Event::ClaimGone(x));
+    assert!(w.cluster.started_ms(elsewhere).is_some(), "it waits for {:?}", w.cluster.starts_after(elsewhere));
+}
+
 /// A claim that takes less in all could grow on a device without room for it, because a smaller claim needs no room.
 #[test]
 fn a_claim_that_shrinks_in_all_does_not_grow_on_a_full_device() {

@@ -61,6 +61,10 @@ impl Cluster {
         for step in steps {
             if let Step::Evict { claim, .. } | Step::Move { claim, .. } = step {
                 self.causes.insert(*claim, cause.clone());
+                let others = self.starts_after(*claim).to_vec();
+                if !others.is_empty() {
+                    self.waited.entry(*claim).or_insert(others);
+                }
             }
         }
         steps.iter().filter_map(Step::placed).for_each(|claim| self.note_who_is_in_the_way(claim));
@@ -122,6 +126,12 @@ impl Cluster {
                 self.note_who_is_in_the_way(claim);
             }
         }
+        // A claim that is back at the place where it had yet to start has no step. It may have waited only for claims that
+        // leave elsewhere, so that its gang starts together. It goes on waiting, and so starts when they are gone.
+        let mut waited = std::mem::take(&mut self.waited);
+        waited.retain(|claim, _| self.allocation(*claim).is_some() && self.starts_after(*claim).is_empty());
+        steps.iter().filter_map(|step| step.placed()).for_each(|claim| _ = waited.remove(&claim));
+        waited.into_iter().for_each(|(claim, others)| self.wait_for(claim, others));
         let groups: BTreeSet<GroupId> = touched.iter().filter_map(|claim| self.group_of(*claim)).collect();
         groups.iter().for_each(|group| self.start_together(*group));
         let now_ms = self.now_ms;
