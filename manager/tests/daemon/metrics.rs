@@ -1,5 +1,6 @@
 //! The metrics for Prometheus.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -39,6 +40,22 @@ fn slices_and_devices_have_metrics_with_units_in_their_names() {
     assert_eq!(value(&node, &format!("aliquot_slice_lease_wait_seconds_count{of_part}")), 0.0);
     assert_eq!(value(&node, "aliquot_audit_processes_stopped_total"), 0.0);
     assert!(get(&node, "GET /metrics").contains("# EOF"));
+}
+
+#[test]
+fn alerts_are_about_metrics_that_there_are() {
+    let node = Node::start();
+    node.create("a", vec![part(30, 4 * GIB)]).unwrap();
+    let text = get(&node, "GET /metrics");
+    let alerts = include_str!("../../../deploy/kubernetes/components/monitoring/alerts.yaml");
+    let names = alerts.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+    let names: BTreeSet<&str> =
+        names.filter(|name| name.starts_with("aliquot_") && !name.starts_with("aliquot_scheduler_")).collect();
+    assert!(names.len() > 3, "{names:?}");
+    // This one is there while the audit has a finding; a test of damaged regions has one.
+    for name in names.iter().filter(|name| **name != "aliquot_audit_findings") {
+        assert!(text.lines().any(|line| line.starts_with(&format!("{name}{{"))), "no {name} in {text}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub mod kube_scheduler;
 pub mod pod_monitor;
+pub mod prometheus_rule;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,9 @@ impl Object {
                         self.ignored_by::<kube_scheduler::KubeSchedulerConfiguration>()
                     }
                     (pod_monitor::API_VERSION, pod_monitor::KIND) => self.ignored_by::<pod_monitor::PodMonitor>(),
+                    (prometheus_rule::API_VERSION, prometheus_rule::KIND) => {
+                        self.ignored_by::<prometheus_rule::PrometheusRule>()
+                    }
                     _ => panic!("{}: no test knows {api} {}", self.file.display(), self.kind()),
                 }
             };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use aliquot_deployment::pod_monitor::PodMonitor;
+use aliquot_deployment::pod_monitor::{self, PodMonitor};
 use aliquot_deployment::{directory, documents, files, object, objects, repository};
 use aliquot_manager::config::{Config, Settings};
 use k8s_openapi::Resource as _;
@@ -387,7 +387,7 @@ fn each_pod_monitor_names_a_port_of_the_pods_of_its_own_name() {
     let manager = object::<DaemonSet>("base", "aliquot-manager").spec.template;
     let scheduler = object::<Deployment>("scheduler", "aliquot-scheduler").spec.template;
     let mut pods = BTreeMap::from([("aliquot-manager", manager), ("aliquot-scheduler", scheduler)]);
-    for object in objects("components/monitoring") {
+    for object in objects("components/monitoring").iter().filter(|object| object.kind() == pod_monitor::KIND) {
         let monitor: PodMonitor = object.read();
         let pod = pods.remove(object.name()).unwrap();
         assert_eq!(monitor.metadata.namespace.as_deref(), Some("aliquot-system"));
