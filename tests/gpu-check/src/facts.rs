@@ -4,6 +4,7 @@
 mod contexts;
 mod device;
 mod lookup;
+mod managed;
 mod markers;
 mod registration;
 mod rounding;
@@ -27,6 +28,7 @@ pub(crate) const FACTS: &[Case] = &[
     Case { name: "marker-cost", about: "what a write by the device costs, and an event", run: markers::run },
     Case { name: "contexts", about: "what contexts take, and what a stale one answers", run: contexts::run },
     Case { name: "rounding", about: "what the driver takes for what is asked for", run: rounding::run },
+    Case { name: "managed", about: "whether managed memory is listed for its process", run: managed::run },
     Case { name: "time-slices", about: "how the driver itself shares time between processes", run: time_slices::run },
 ];
 

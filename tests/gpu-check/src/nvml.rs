@@ -107,6 +107,16 @@ impl Nvml {
         list.truncate(count as usize);
         Ok(list)
     }
+
+    /// Memory that is listed for the process `pid` on the device with `uuid`.
+    pub(crate) fn listed_bytes(&self, uuid: &str, pid: u32) -> anyhow::Result<u64> {
+        let processes = self.processes(uuid)?;
+        Ok(processes
+            .iter()
+            .filter(|process| process.pid == pid)
+            .map(|process| process.used_gpu_memory)
+            .fold(0, u64::saturating_add))
+    }
 }
 
 fn check(call: &str, result: nvmlReturn_t) -> anyhow::Result<()> {

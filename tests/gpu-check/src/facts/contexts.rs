@@ -24,12 +24,7 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
         }
     };
     let uuid = cuda.uuid()?;
-    let listed_for = |pid: u32| -> anyhow::Result<u64> {
-        let processes = nvml.processes(&uuid)?;
-        let its = processes.iter().filter(|process| process.pid == pid);
-        Ok(its.map(|process| process.used_gpu_memory).sum())
-    };
-    let own = || listed_for(std::process::id());
+    let own = || nvml.listed_bytes(&uuid, std::process::id());
     let (used, listed) = (nvml.used_bytes(&uuid)?, own()?);
     findings.figure("listed for a process with one context", listed as f64 / MIB, "MiB");
     let (mut second, mut third) = (CUcontext::NULL, CUcontext::NULL);
@@ -61,7 +56,8 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
     findings.figure("starting a second process with a context", start.elapsed().as_secs_f64() * 1e3, "ms");
     let more = nvml.used_bytes(&uuid)?.saturating_sub(left);
     findings.figure("the context of a second process: more of the device in use", more as f64 / MIB, "MiB");
-    findings.figure("listed for the second process", listed_for(second_process.pid())? as f64 / MIB, "MiB");
+    let second_listed = nvml.listed_bytes(&uuid, second_process.pid())?;
+    findings.figure("listed for the second process", second_listed as f64 / MIB, "MiB");
     drop(second_process);
     // In a separate process, because some drivers end a program that asks about a destroyed context.
     let stale = Command::new(std::env::current_exe()?)
