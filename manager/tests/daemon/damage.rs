@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use aliquot_abi::region::{LEDGER_FILE, LEDGER_FILE_BYTES, LIMITS_FILE, gate};
+use aliquot_harness::delete_at_once;
 use aliquot_proto::node::v1 as proto;
 use tonic::Code;
 
@@ -20,8 +21,8 @@ const HARM: [Harm; 5] = [
     ("the ledger was truncated", |region| {
         OpenOptions::new().write(true).open(region.join(LEDGER_FILE)).unwrap().set_len(0).unwrap();
     }),
-    ("the directory of its region was deleted", |region| fs::remove_dir_all(region.parent().unwrap()).unwrap()),
-    ("the directory of its region was deleted", |region| fs::remove_dir_all(region).unwrap()),
+    ("the directory of its region was deleted", |region| delete_at_once(region.parent().unwrap())),
+    ("the directory of its region was deleted", delete_at_once),
     ("the ledger of its region was deleted", |region| fs::remove_file(region.join(LEDGER_FILE)).unwrap()),
     ("the limits file of its region was deleted", |region| fs::remove_file(region.join(LIMITS_FILE)).unwrap()),
 ];
@@ -80,7 +81,7 @@ fn a_damaged_slice_gets_nothing_and_is_reported_everywhere() {
 fn a_region_deleted_just_before_a_resize_is_not_resized() {
     let node = Node::start();
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
-    fs::remove_dir_all(Path::new(&slice.region_path).parent().unwrap()).unwrap();
+    delete_at_once(Path::new(&slice.region_path).parent().unwrap());
     refused(node.resize("a", vec![part(20, GIB)]), Code::FailedPrecondition, "was deleted");
     assert_eq!(node.get("a").unwrap().parts, slice.parts);
 }
@@ -91,7 +92,7 @@ fn a_runtime_directory_that_was_emptied_is_made_again() {
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
     let (region, stand_in) = (Path::new(&slice.region_path), Path::new(&slice.stand_in_path));
     for emptied in [stand_in.parent().unwrap(), region.ancestors().nth(2).unwrap()] {
-        fs::remove_dir_all(emptied).unwrap();
+        delete_at_once(emptied);
     }
     eventually("it is told", || Some(()).filter(|()| !node.get("a").unwrap().problem.is_empty()));
     // Both paths have a library again, and beside it an empty limits file, so it gives nothing.

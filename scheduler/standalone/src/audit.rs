@@ -207,7 +207,19 @@ fn write(mut file: LogFile, asked: &Receiver<Asked>, lost: &Counter) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+
+    /// Waits until something is so.
+    #[track_caller]
+    fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(180), "still not: {what}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
 
     fn line(call: &str) -> Line {
         Line { time: Line::time(1_764_140_400_123), call: call.to_owned(), ..Line::default() }
@@ -223,7 +235,12 @@ mod tests {
         let path = dir.path().join("new/audit.jsonl");
         let audit = Audit::start(path.clone(), &AuditConfig::default()).unwrap();
         for call in ["SubmitJob", "Cancel\n\"Job\""] {
-            block_on(audit.note(&line(call)));
+            // On a slow machine the patience may end before the line is written.
+            wait_until("the call is answered because its line is written", || {
+                let began = Instant::now();
+                block_on(audit.note(&line(call)));
+                began.elapsed() < PATIENCE
+            });
             let text = std::fs::read_to_string(&path).unwrap();
             let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
             assert_eq!((&last["call"], &last["time"]), (&call.into(), &"2025-11-26T07:00:00.123Z".into()));
@@ -238,7 +255,7 @@ mod tests {
             audit.note(&line("SubmitJob")).await;
             audit.note(&line("CancelJob")).await;
         });
-        assert_eq!(audit.lost.get(), 2);
+        wait_until("both lines are counted as lost", || audit.lost.get() == 2);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use aliquot_abi::region::{LEDGER_FILE, LEDGER_FILE_BYTES, LIMITS_FILE};
 use aliquot_harness::{
-    Container, HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, artifacts, run, wait,
+    Container, HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, artifacts, delete_at_once, run,
+    wait,
 };
 use aliquot_proto::node::v1::{Part, ResizeSliceRequest};
 use tempfile::TempDir;
@@ -22,7 +23,7 @@ const HARM: [Harm; 5] = [
         ledger(region).set_len(0).unwrap();
         ledger(region).set_len(LEDGER_FILE_BYTES as u64).unwrap();
     }),
-    ("no directory", |region| fs::remove_dir_all(region.parent().unwrap()).unwrap()),
+    ("no directory", |region| delete_at_once(region.parent().unwrap())),
     ("no ledger", |region| fs::remove_file(region.join(LEDGER_FILE)).unwrap()),
     ("no limits", |region| fs::remove_file(region.join(LIMITS_FILE)).unwrap()),
 ];
@@ -152,7 +153,7 @@ fn a_container_that_spoils_its_ledger_has_nothing_left() {
             let _ = container.exec(&[], &["/bin/sh", "-c", &script]).wait().success();
         }),
         // Deleted on the node: the container's mount leads to a directory that is gone.
-        ("deleted", |_, slice| fs::remove_dir_all(slice.region_dir().parent().unwrap()).unwrap()),
+        ("deleted", |_, slice| delete_at_once(slice.region_dir().parent().unwrap())),
     ];
     for (what, spoil) in spoilers {
         let name = format!("{what}-{}", std::process::id());

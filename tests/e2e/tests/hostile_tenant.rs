@@ -209,8 +209,12 @@ fn nonsense_on_the_attach_socket_is_dropped() {
             open.push(socket);
         }
     }
-    let usage = node.client().usage("noisy").unwrap();
-    assert_eq!((usage.processes.len(), usage.parts[0].memory_used_bytes), (1, 16 * MIB), "{usage:?}");
+    // Not at once: a look that fell between two steps of an allocation shows until the next look.
+    wait::until_true("the process has its memory", || {
+        let usage = node.client().usage("noisy").unwrap();
+        assert_eq!(usage.processes.len(), 1, "{usage:?}");
+        usage.parts[0].memory_used_bytes == 16 * MIB
+    });
     // An honest process can still attach.
     drop(open);
     let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);

@@ -321,25 +321,33 @@ fn markers_and_launches(way: &str) -> (u64, u64) {
     (markers, launches)
 }
 
+/// Fails unless the launches of `launches_and_asks` share their markers.
+#[track_caller]
+fn assert_markers_are_shared(way: &str) {
+    // Repeated: if the machine holds up the first launches, all are taken for long ones and each has a marker.
+    wait::until_true("most launches have no marker of their own", || {
+        let (markers, launches) = markers_and_launches(way);
+        assert!(launches > 140, "{markers} markers for {launches} launches");
+        markers < 40
+    });
+}
+
 /// PyTorch's allocator queries events at each allocation. One marker in sixteen launches is enough for that.
 #[test]
 fn questions_between_launches_cost_no_markers() {
-    let (markers, launches) = markers_and_launches("queries");
-    assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
+    assert_markers_are_shared("queries");
 }
 
 /// The free of stream-ordered memory is queued and waits for nothing.
 #[test]
 fn queued_frees_between_launches_cost_no_markers() {
-    let (markers, launches) = markers_and_launches("frees");
-    assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
+    assert_markers_are_shared("frees");
 }
 
 /// Copies of page-locked memory do not wait, and small ones from pageable memory do not either.
 #[test]
 fn queued_copies_between_launches_cost_no_markers() {
-    let (markers, launches) = markers_and_launches("copies");
-    assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
+    assert_markers_are_shared("copies");
 }
 
 #[test]
@@ -349,8 +357,7 @@ fn polled_work_has_a_marker() {
 
 #[test]
 fn short_graphs_share_markers() {
-    let (markers, launches) = markers_and_launches("graphs");
-    assert!(launches > 140 && markers < 40, "{markers} markers for {launches} launches");
+    assert_markers_are_shared("graphs");
 }
 
 /// Each stream has markers of its own. Without them, the work of one stream would be seen only with another's.

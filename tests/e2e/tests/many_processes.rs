@@ -31,8 +31,9 @@ fn wait_for_all(holders: &mut [Process]) {
 
 /// The number of additional system calls in `region` of a process that uses the device once and ends.
 fn system_calls_of_the_shim(gpu: &SimulatedGpu, region: &Region) -> usize {
+    const COUNTS: usize = 3;
     let program = HostProgram::linked(gpu, "exec");
-    let calls = |environment: Option<String>| {
+    let calls = |environment: Option<&str>| {
         let log = tempfile::NamedTempFile::new().unwrap();
         let mut traced = Command::new(tool("strace", "strace"));
         traced.args(["--follow-forks", "--output"]).arg(log.path());
@@ -42,8 +43,11 @@ fn system_calls_of_the_shim(gpu: &SimulatedGpu, region: &Region) -> usize {
         let log = fs::read_to_string(log.path()).unwrap();
         log.lines().filter(|line| !line.contains(" resumed>")).count()
     };
-    let with_shim = calls(Some(format!("LD_PRELOAD={}", region.shim().display())));
-    with_shim.checked_sub(calls(None)).expect("the shim makes calls of its own")
+    // A thread that is held up may make some calls more.
+    let fewest =
+        |environment: Option<&str>| (0..COUNTS).map(|_| calls(environment)).min().expect("there are several counts");
+    let with_shim = fewest(Some(format!("LD_PRELOAD={}", region.shim().display()).as_str()));
+    with_shim.checked_sub(fewest(None)).expect("the shim makes calls of its own")
 }
 
 #[test]
@@ -94,7 +98,15 @@ fn short_processes(count: u64, at_once: u64) {
     let witness = Witness::start();
     let mut command = program.on(&gpu);
     command.args([count.to_string(), at_once.to_string()]);
-    run(slice.preload_into(&mut command)).success().assert_said("all have done their work\n");
+    let mut process = Process::start(slice.preload_into(&mut command));
+    // A slow machine needs minutes for all of them, but not for the next one.
+    let machine = gpu.machine();
+    let progress = || (machine.device_use(0).busy_ns, slice.used_bytes(0));
+    while !process.has_ended() {
+        let before = progress();
+        wait::until_true("one more process has worked or ended", || progress() != before || process.has_ended());
+    }
+    process.wait().success().assert_said("all have done their work\n");
     wait::until_true("all is given back", || {
         slice.used_bytes(0) == 0 && node.client().usage("short").unwrap().processes.is_empty()
     });

@@ -8,9 +8,9 @@ use aliquot_harness::{GIB, HostProgram, MIB, Node, Process, SimulatedGpu, Slice,
 use aliquot_proto::node::v1::{CreateSliceRequest, Device, FindingKind, Part};
 use tonic::Code;
 
-/// The indices of the machine's devices: the GPU first, then its instances.
 /// The longest time over which shares are judged.
 const WINDOW_MAX: Duration = Duration::from_secs(5);
+/// The indices of the machine's devices: the GPU first, then its instances.
 const GPU: usize = 0;
 const LARGE: usize = 1;
 const SMALL: usize = 2;

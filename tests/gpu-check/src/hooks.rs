@@ -3,6 +3,7 @@
 //! the usage stays as without any use.
 
 use std::ffi::c_void;
+use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 use std::ptr;
@@ -19,10 +20,11 @@ use crate::findings::Findings;
 use crate::launcher::{Launcher, Running};
 use crate::part_run::PartRun;
 use crate::way::Way;
+use crate::workers;
 
 /// Memory that a program takes.
 const BYTES: u64 = 256 << 20;
-/// How long it goes on, and how long it then waits.
+/// How long it goes on.
 const USE_TIME: Duration = Duration::from_secs(1);
 /// Duration of its kernels.
 const KERNEL_NS: u64 = 1_000_000;
@@ -32,7 +34,9 @@ const GRAPH_KERNELS: u32 = 10;
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// `aliquot ps` answers by then, or is asked anew.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The least part that must be seen: the last look may be long before the program's end.
+/// The most looks at the usage of a program that holds what it has used.
+const LOOKS_MAX: usize = 30;
+/// The least part of its launches and of their time that must be seen: launches are counted at progress markers.
 const LEAST_PERCENT: u64 = 50;
 const PERCENT: u64 = 100;
 /// How often a context is tried once more while the node manager has not seen one.
@@ -133,9 +137,11 @@ impl Attempt {
     }
 }
 
-/// The most that a slice's usage showed while a program ran.
+/// What a slice's usage shows of a program that holds what it has used.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
+    /// All memory that is charged.
+    used_bytes: u64,
     /// Memory that is charged for requests, without what the driver takes on its own.
     charged_bytes: u64,
     launches: u64,
@@ -144,7 +150,7 @@ struct Seen {
 
 /// The program's own account of its use.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Used {
+struct Used {
     launches: u64,
     /// What the driver or the device lacks for this use; empty: nothing.
     #[serde(default)]
@@ -202,17 +208,20 @@ pub(crate) fn each_is_noticed(
 ) {
     let launcher = Launcher { slice_name: Some(SLICE.to_owned()), ..launcher.clone() };
     let share = Way::Limited.share(&launcher.limits);
-    let seen = |attempt: &Attempt| {
+    let seen_once = |attempt: &Attempt, is_enough: &dyn Fn(&Seen) -> bool| {
         let command = launcher.command(share.as_ref(), program, &attempt.args);
-        launcher.start_command(command).and_then(|running| watched(&launcher, running))
+        launcher.start_held(command).and_then(|running| watched(&launcher, running, is_enough))
     };
+    let context_bytes_min = launcher.limits.context_bytes / 2;
+    // The node manager has looked at a context when the slice is charged for it, if only as the driver's own memory.
+    let context_seen = || seen_once(nothing, &|seen: &Seen| seen.used_bytes >= context_bytes_min);
     // The first context shows the node manager what contexts take, once it has looked: on a busy machine maybe not the
     // first one. It charges for all later ones in the same way.
-    let is_too_early = |seen: &Seen| seen.charged_bytes < launcher.limits.context_bytes / 2;
-    let mut context = seen(nothing).and_then(|_| seen(nothing));
+    let is_too_early = |seen: &Seen| seen.charged_bytes < context_bytes_min;
+    let mut context = context_seen().and_then(|_| context_seen());
     for _ in 0..CONTEXTS_MORE {
         if context.as_ref().is_ok_and(|(seen, _)| is_too_early(seen)) {
-            context = seen(nothing);
+            context = context_seen();
         }
     }
     let nothing = match context {
@@ -224,7 +233,7 @@ pub(crate) fn each_is_noticed(
     };
     for attempt in attempts {
         let Attempt { kind, name, .. } = attempt;
-        let (seen, used) = match seen(attempt) {
+        let (seen, used) = match seen_once(attempt, &|_: &Seen| true) {
             Ok(both) => both,
             Err(error) => {
                 findings.expect(format!("{name}: the program runs to its end"), false, format!("{error:#}"));
@@ -265,25 +274,27 @@ fn kernel_ns(kind: Use) -> u64 {
     if kind == Use::Graph { KERNEL_NS * u64::from(GRAPH_KERNELS) } else { KERNEL_NS }
 }
 
-/// Looks at the usage until the program ends.
-fn watched(launcher: &Launcher, mut running: Running) -> anyhow::Result<(Seen, Used)> {
-    let mut looks: Vec<Seen> = Vec::new();
-    while running.is_running()? {
-        // Without an answer the slice is not there yet, or not any more.
-        looks.extend(usage(launcher));
+/// Looks at the usage when the program has said what it has used, until a look is enough. Then lets the program end.
+fn watched(
+    launcher: &Launcher,
+    mut running: Running,
+    is_enough: impl Fn(&Seen) -> bool,
+) -> anyhow::Result<(Seen, Used)> {
+    let (mut seen, mut looks): (Option<Seen>, usize) = (None, 0);
+    while running.is_running()? && looks < LOOKS_MAX && !seen.as_ref().is_some_and(&is_enough) {
+        // A look that begins earlier may miss a part of the use.
+        if running.said::<Used>().is_some() {
+            seen = usage(launcher).or(seen);
+            looks += 1;
+        }
         std::thread::sleep(LOOK_INTERVAL);
     }
+    running.let_go();
     let used: Used = running.answer()?;
-    if looks.is_empty() && used.missing.is_empty() {
-        bail!("`aliquot ps --json` has not shown the slice while the program ran");
+    if seen.is_none() && used.missing.is_empty() {
+        bail!("`aliquot ps --json` has not shown the slice while the program held what it had used");
     }
-    let most = |figure: fn(&Seen) -> u64| looks.iter().map(figure).max().unwrap_or_default();
-    let seen = Seen {
-        charged_bytes: most(|seen| seen.charged_bytes),
-        launches: most(|seen| seen.launches),
-        device_ns: most(|seen| seen.device_ns),
-    };
-    Ok((seen, used))
+    Ok((seen.unwrap_or_default(), used))
 }
 
 fn usage(launcher: &Launcher) -> Option<Seen> {
@@ -296,14 +307,15 @@ fn usage(launcher: &Launcher) -> Option<Seen> {
     let usage: Usage = serde_json::from_str(&answer.lines).ok()?;
     let part = usage.slices.first()?.parts.first()?;
     Some(Seen {
+        used_bytes: part.memory_used_bytes,
         charged_bytes: part.memory_used_bytes.saturating_sub(part.memory_overhead_bytes),
         launches: part.launches,
         device_ns: part.core_used_ns,
     })
 }
 
-/// The program's process: uses the device in one way, and holds what it has taken for a while.
-pub(crate) fn use_device(kind: Use, by_proc_address: bool) -> anyhow::Result<Used> {
+/// The program's process: uses the device in one way, says so, and holds what it has taken until standard input ends.
+pub(crate) fn use_device(kind: Use, by_proc_address: bool) -> anyhow::Result<()> {
     let mut driver = Driver::load()?;
     let has_launch_ex = driver.cuLaunchKernelEx.is_some();
     let given = if by_proc_address { driver.take_given() } else { vec![kind.symbol()] };
@@ -314,7 +326,7 @@ pub(crate) fn use_device(kind: Use, by_proc_address: bool) -> anyhow::Result<Use
         _ => "",
     };
     if !missing.is_empty() {
-        return Ok(Used { missing: missing.to_owned(), ..Used::default() });
+        return workers::say(&Used { missing: missing.to_owned(), ..Used::default() });
     }
     if !given.contains(&kind.symbol()) {
         bail!("cuGetProcAddress does not give {}", kind.symbol());
@@ -342,9 +354,10 @@ pub(crate) fn use_device(kind: Use, by_proc_address: bool) -> anyhow::Result<Use
         used.launches += 1;
         cuda.finish(if kind == Use::LaunchPerThread { CU_STREAM_PER_THREAD } else { stream })?;
     }
+    workers::say(&used)?;
     // The usage of a program that has ended is not shown any more.
-    std::thread::sleep(USE_TIME);
-    Ok(used)
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
 }
 
 /// Launches the kernel, or the graph, in the way of `kind`.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -102,6 +102,11 @@ impl Launcher {
         Running::start(command, self.deadline)
     }
 
+    /// Starts `command` as a worker whose standard input ends with [`Running::let_go`].
+    pub(crate) fn start_held(&self, command: Command) -> anyhow::Result<Running> {
+        Running::start_with(command, Stdio::piped(), self.deadline)
+    }
+
     /// Starts `command`; `None` if its program is not installed.
     pub(crate) fn start_if_installed(&self, command: Command) -> anyhow::Result<Option<Running>> {
         let is_missing = |error: &anyhow::Error| {
@@ -128,8 +133,8 @@ pub(crate) struct Running {
     /// When it counts as hanging.
     timeout: Duration,
     deadline: Deadline,
-    /// The ends of its standard output and of its standard error.
-    output: [mpsc::Receiver<String>; 2],
+    /// Its standard output and its standard error.
+    output: [Output; 2],
 }
 
 /// A worker that has ended.
@@ -145,15 +150,19 @@ pub(crate) struct Ended {
 }
 
 impl Running {
-    /// Starts `command`, which is ended at `deadline`.
-    pub(crate) fn start(mut command: Command, deadline: Deadline) -> anyhow::Result<Running> {
+    /// Starts `command` with an empty standard input. It is ended at `deadline`.
+    pub(crate) fn start(command: Command, deadline: Deadline) -> anyhow::Result<Running> {
+        Running::start_with(command, Stdio::null(), deadline)
+    }
+
+    fn start_with(mut command: Command, stdin: Stdio, deadline: Deadline) -> anyhow::Result<Running> {
         if deadline.has_passed() {
             bail!("not begun: the part had taken its {} s", deadline.limit.as_secs());
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = children::start(&mut command)?;
         let (stdout, stderr) = (child.stdout.take().context("no pipe")?, child.stderr.take().context("no pipe")?);
-        let output = [read(stdout, LINES_MAX), read(stderr, 5)];
+        let output = [Output::read(stdout, LINES_MAX), Output::read(stderr, 5)];
         Ok(Running { child, started: Instant::now(), timeout: TIMEOUT, deadline, output })
     }
 
@@ -168,6 +177,17 @@ impl Running {
         Ok(self.child.try_wait()?.is_none() && self.started.elapsed() <= self.timeout && !self.deadline.has_passed())
     }
 
+    /// The last line of its standard output so far, if that is JSON for a `T`.
+    pub(crate) fn said<T: DeserializeOwned>(&self) -> Option<T> {
+        let [output, _] = &self.output;
+        serde_json::from_str(output.lines().back()?).ok()
+    }
+
+    /// Ends the standard input of a worker from [`Launcher::start_held`].
+    pub(crate) fn let_go(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
     /// Waits until the worker ends. Ends one that hangs, which is an error.
     pub(crate) fn ended(mut self) -> anyhow::Result<Ended> {
         let status = loop {
@@ -180,8 +200,7 @@ impl Running {
         let took = self.started.elapsed();
         // Also if it has ended: something that it has started may hold its output open.
         children::end(&mut self.child, END_TIMEOUT);
-        let [lines, complained] =
-            self.output.each_ref().map(|output| output.recv_timeout(OUTPUT_TIMEOUT).unwrap_or_default());
+        let [lines, complained] = self.output.each_ref().map(Output::to_its_end);
         match status {
             Some(status) => {
                 let said = lines.lines().next_back().unwrap_or_default().to_owned();
@@ -223,22 +242,45 @@ impl Drop for Running {
     }
 }
 
-/// Reads to the end, and sends the last `count` lines.
-fn read(from: impl std::io::Read + Send + 'static, count: usize) -> mpsc::Receiver<String> {
-    let (sender, output) = mpsc::channel();
-    // Sending fails if the worker has been given up.
-    std::thread::spawn(move || sender.send(last_lines(from, count)));
-    output
+/// An output that is read as it comes.
+struct Output {
+    /// The last lines so far.
+    lines: Arc<Mutex<VecDeque<String>>>,
+    /// Hangs up when all of it has been read.
+    end: mpsc::Receiver<()>,
 }
 
-/// The last `count` lines.
-fn last_lines(from: impl std::io::Read, count: usize) -> String {
-    let mut lines: VecDeque<String> = VecDeque::new();
-    for line in BufReader::new(from).lines().map_while(Result::ok).filter(|line| !line.trim().is_empty()) {
-        if lines.len() == count {
-            lines.pop_front();
-        }
-        lines.push_back(line);
+impl Output {
+    /// Reads `from` to its end, and keeps the last `count` lines.
+    fn read(from: impl io::Read + Send + 'static, count: usize) -> Output {
+        let (reading, end) = mpsc::channel();
+        let output = Output { lines: Arc::default(), end };
+        let lines = Arc::clone(&output.lines);
+        std::thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok).filter(|line| !line.trim().is_empty()) {
+                let mut lines = locked(&lines);
+                if lines.len() == count {
+                    lines.pop_front();
+                }
+                lines.push_back(line);
+            }
+            drop(reading);
+        });
+        output
     }
-    Vec::from(lines).join("\n")
+
+    fn lines(&self) -> MutexGuard<'_, VecDeque<String>> {
+        locked(&self.lines)
+    }
+
+    /// The last lines, when all of it has been read.
+    fn to_its_end(&self) -> String {
+        // If something holds the output open, what has been read until then is all.
+        let _ = self.end.recv_timeout(OUTPUT_TIMEOUT);
+        Vec::from(self.lines().clone()).join("\n")
+    }
+}
+
+fn locked(lines: &Mutex<VecDeque<String>>) -> MutexGuard<'_, VecDeque<String>> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -73,7 +73,7 @@ pub(crate) enum WorkerCommand {
         /// `CLOCK_MONOTONIC` in nanoseconds from which to measure.
         since_ns: u64,
     },
-    /// Use the device in one way only.
+    /// Use the device in one way only, and hold what it takes until standard input ends.
     Use {
         /// What the program does with the device.
         kind: Use,
@@ -164,7 +164,7 @@ pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
         WorkerCommand::Hold { bytes, host_bytes } => cases::hold_memory(*bytes, *host_bytes)?,
         WorkerCommand::HoldAndDie { bytes, host_bytes } => deaths::hold_and_die(*bytes, *host_bytes)?,
         WorkerCommand::TakeWhenFree { bytes, since_ns } => say(&deaths::take_when_free(*bytes, *since_ns)?)?,
-        WorkerCommand::Use { kind, by_proc_address } => say(&hooks::use_device(*kind, *by_proc_address)?)?,
+        WorkerCommand::Use { kind, by_proc_address } => hooks::use_device(*kind, *by_proc_address)?,
         WorkerCommand::Death { name } => say(&case(DEATHS, name, Way::Bare, Limits::with_contexts_of(0))?)?,
         WorkerCommand::OpenShared => cases::open_shared()?,
         WorkerCommand::Case { name, way, limits } => say(&case(CASES, name, *way, *limits)?)?,
@@ -181,7 +181,8 @@ pub(crate) fn run(command: &WorkerCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn say(value: &impl Serialize) -> anyhow::Result<()> {
+/// Prints `value` as a line.
+pub(crate) fn say(value: &impl Serialize) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string(value)?);
     Ok(())
 }

@@ -7,6 +7,7 @@
 //! | [`FrontDriver`] | a test's own driver library in front of the simulated one |
 //! | [`Region`] | a slice made by hand, without a manager: limits stay exactly as the test writes them |
 //! | [`Node`], [`Slice`] | a node manager in its own process, and its slices |
+//! | [`delete_at_once`] | a directory of a manager's, gone from one moment to the next |
 //! | [`HostProgram`] | a C program from `tests/programs` |
 //! | [`unchanged_in_a_slice`] | a command that must do the same with and without the shim |
 //! | [`like_a_device_of`] | a program that must find a slice like a device of its size |
@@ -62,7 +63,7 @@ pub use gpu::{EXACT_MEMORY, PARTITIONABLE_GPU, SimulatedGpu};
 pub use headers::{nvidia_headers, nvidia_runtime};
 pub use loopback::own_address;
 pub use mapped::Mapped;
-pub use node::{Node, Slice};
+pub use node::{Node, Slice, delete_at_once};
 pub use played_nodes::{PlayedNodes, spec_of_today};
 pub use postgresql::PostgreSql;
 pub use process::{Outcome, Process, freeze, resume, run};

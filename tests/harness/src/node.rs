@@ -19,6 +19,19 @@ use crate::{Client, HostProgram, Mapped, SimulatedGpu, artifacts, region, tool, 
 const CHANGES: &str =
     "mkdir,mkdirat,rename,renameat,renameat2,unlink,unlinkat,rmdir,fsync,fdatasync,ftruncate,fallocate,link,symlink";
 
+/// Deletes `dir`, which lies in a manager's runtime directory. It is moved away as a whole first. The manager may put
+/// another one in its place at any time, and a deletion of one file after the other could then fail halfway.
+#[track_caller]
+pub fn delete_at_once(dir: &Path) {
+    const IN_RUNTIME_DIR: [&str; 2] = ["lib", "slices"];
+    let is_in_runtime_dir = |dir: &&Path| IN_RUNTIME_DIR.iter().any(|name| dir.ends_with(name));
+    let runtime_dir = dir.ancestors().find(is_in_runtime_dir).and_then(Path::parent);
+    // On the same file system, and where the manager looks after nothing.
+    let aside = TempDir::new_in(runtime_dir.expect("a runtime directory")).expect("a temporary directory");
+    fs::rename(dir, aside.path().join("deleted")).expect("a directory that can be moved");
+    aside.close().expect("a directory that can be deleted");
+}
+
 /// A running `aliquot-manager` with its own directories and the simulated machine's devices. Dropping this removes its
 /// slices and kills it.
 pub struct Node {

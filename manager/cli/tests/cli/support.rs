@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// `aliquot` with `args`, without variables from the tester's environment.
 pub(crate) fn aliquot<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
@@ -45,13 +46,20 @@ pub(crate) fn entries(dir: &Path, prefix: &str) -> Vec<String> {
         .collect()
 }
 
-/// Waits until all threads of the process are stopped, as `/proc` shows them.
+/// Waits until all threads of the process are stopped, as `/proc` shows them. Fails the test if the process ends.
+#[track_caller]
 pub(crate) fn wait_until_stopped(pid: u32) {
     let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
         let stat = thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat"))).ok();
         stat.is_none_or(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
     };
-    while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_stopped) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+    let are_stopped = || {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+        threads.unwrap_or_else(|error| panic!("process {pid} has ended: {error}")).all(is_stopped)
+    };
+    let began = Instant::now();
+    while !are_stopped() {
+        assert!(began.elapsed() < Duration::from_secs(180), "process {pid} is not stopped");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

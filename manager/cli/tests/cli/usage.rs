@@ -126,6 +126,7 @@ fn events_are_listed() {
     let script = "set -e
         $1 slice create other --gpu-core 20 --gpu-memory 1GiB > /dev/null
         $1 slice resize other --gpu-core 30 > /dev/null
+        $1 exec other -- $1 load --memory 256MiB --seconds 1 > /dev/null
         $1 exec other -- $1 load --memory 2GiB --seconds 1 2> /dev/null && exit 9
         $1 slice rm --force other > /dev/null
         $1 events --json

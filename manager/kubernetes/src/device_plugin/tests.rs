@@ -189,14 +189,39 @@ impl World {
     }
 }
 
+/// The longest wait. It is generous, because machines that run tests are slow and shared.
+const DEADLINE: Duration = Duration::from_secs(180);
+
 /// Waits for an answer with `count` healthy units.
 async fn healthy(units: &mut Streaming<proto::ListAndWatchResponse>, count: usize) {
-    loop {
-        let listed = units.next().await.unwrap().unwrap();
-        if listed.devices.iter().filter(|unit| unit.health == "Healthy").count() == count {
-            return;
+    let listed = async {
+        loop {
+            let listed = units.next().await.unwrap().unwrap();
+            if listed.devices.iter().filter(|unit| unit.health == "Healthy").count() == count {
+                return;
+            }
         }
-    }
+    };
+    let listed = tokio::time::timeout(DEADLINE, listed).await;
+    listed.unwrap_or_else(|_| panic!("there are never {count} healthy units"));
+}
+
+/// Waits until `look` returns a value. `what` describes it in the message of a failure.
+async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let found = async {
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+/// Waits until `condition` holds. See [`until`].
+async fn until_true(what: &str, mut condition: impl FnMut() -> bool) {
+    until(what, || condition().then_some(())).await;
 }
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -207,15 +232,7 @@ async fn an_unknown_annotation_is_an_event_and_blocks_nothing() {
     let world = World::new(1, &[], LONG);
     world.admit("a", &THIRD, &[("aliquot.dev/priority", "batch")]).await;
     world.start("a").await.unwrap();
-    let told = async || {
-        loop {
-            if let Some(event) = world.cluster.events.lock().unwrap().first() {
-                return event.clone();
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let (container, text) = told().await;
+    let (container, text) = until("an event", || world.cluster.events.lock().unwrap().first().cloned()).await;
     assert_eq!(container, "default/a/main");
     assert!(text.starts_with("aliquot.dev/priority changes nothing; there are aliquot.dev/gpu-core-limit"), "{text}");
 }
@@ -469,13 +486,7 @@ async fn what_cannot_be_given_is_refused_with_a_reason_and_leaves_nothing_behind
     let refusal = world.start("mixed").await.unwrap_err();
     assert_eq!(refusal.code(), Code::InvalidArgument);
     assert!(refusal.message().contains("are of two systems"), "{refusal}");
-    let event = loop {
-        let event = world.cluster.events.lock().unwrap().pop();
-        match event {
-            Some(event) => break event,
-            None => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    };
+    let event = until("an event", || world.cluster.events.lock().unwrap().pop()).await;
     assert_eq!(event, ("default/mixed/main".to_owned(), refusal.message().to_owned()));
 
     world.admit("gone", &THIRD, &[]).await;

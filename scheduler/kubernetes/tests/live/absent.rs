@@ -91,7 +91,7 @@ fn queues_of_kai_are_watched_while_their_kind_is_there() {
     assert!(of_kai.map(|(.., verb)| verb).all(|verb| verb == "list" || verb == "watch"), "nothing is written to it");
     // A queue that has pods stays.
     let limit = "queue_limit_gpus{queue=\"q\"}";
-    assert_eq!(scheduler.metric(limit), Some(0.5));
+    cluster.wait_until("the queue has its limit", |_| scheduler.metric(limit) == Some(0.5));
     for name in ["a", "b"] {
         cluster.objects.delete(&PODS, "default", name);
     }

@@ -108,7 +108,9 @@ fn kube_pod(cluster: &Cluster, name: &str, percent: u32) {
 
 /// Waits until the replica leads and knows the cluster.
 fn wait_until_it_answers(cluster: &Cluster, scheduler: &Scheduler) {
-    cluster.wait_until("the leader answers", |_| send(scheduler.extender_address, "GET /inspect", b"").status == 200);
+    cluster.wait_until("the leader answers", |_| {
+        try_send(scheduler.extender_address, "GET /inspect", b"").is_ok_and(|answer| answer.status == 200)
+    });
 }
 
 /// No device is given out twice, by whomever.

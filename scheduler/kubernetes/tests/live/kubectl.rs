@@ -1,5 +1,6 @@
 //! What `kubectl aliquot` says of a cluster, and what it says to whoever may not ask the scheduler.
 
+use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -29,6 +30,19 @@ fn text(cluster: &Cluster, arguments: &[&str]) -> String {
     let Printed { text, notes, .. } = ask(cluster, arguments).unwrap();
     assert_eq!(notes, [""; 0], "{text}");
     text
+}
+
+/// The text that the plugin prints, without notes, once it contains `expected`. The leader hears of a binding after the
+/// API server.
+#[track_caller]
+fn text_with(cluster: &Cluster, arguments: &[&str], expected: &str) -> String {
+    let found = RefCell::new(String::new());
+    cluster.wait_until(&format!("{arguments:?} prints {expected:?}"), |cluster| {
+        let printed = ask(cluster, arguments).ok();
+        let printed = printed.filter(|of| of.notes.is_empty() && of.text.contains(expected));
+        printed.map(|of| found.replace(of.text)).is_some()
+    });
+    found.into_inner()
 }
 
 pub(crate) fn json_of<T: DeserializeOwned>(cluster: &Cluster, arguments: &[&str]) -> T {
@@ -76,8 +90,8 @@ fn pods_are_explained_to_whoever_may_ask() {
     cluster.pod("c", 50, in_queue("large"));
     cluster.wait_until("c says why it waits", |cluster| cluster.why_waiting("c").is_some());
 
-    let of_a = text(&cluster, &["explain", "pod/a"]);
-    assert!(of_a.contains("State:  is bound") && of_a.contains("Queue:  large\nNode:   n\n"), "{of_a}");
+    let of_a = text_with(&cluster, &["explain", "pod/a"], "State:  is bound");
+    assert!(of_a.contains("Queue:  large\nNode:   n\n"), "{of_a}");
     let part = "container main has 60 % of the time and 48 GiB of the memory of GPU-n-";
     assert!(of_a.contains(part), "{of_a}");
 
@@ -290,6 +304,9 @@ fn what_if_says_where_pods_would_start() {
     cluster.pod("a", 100, low.clone());
     cluster.pod("b", 50, low);
     cluster.wait_until_bound(&["a", "b"]);
+    for pod in ["a", "b"] {
+        text_with(&cluster, &["explain", pod], "State:  is bound");
+    }
     let what_if = |arguments: &[&str]| {
         let all = [&["what-if", "-o", "json"], arguments].concat();
         let printed = ask(&cluster, &all).unwrap();

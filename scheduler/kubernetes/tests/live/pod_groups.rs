@@ -144,7 +144,8 @@ fn what_many_pods_were_to_share_is_given_back_by_a_slow_server() {
     cluster.objects.merge_status(&CLAIMS, "default", "g-gpu-x", &status);
     cluster.server().set_fault(|method, path| {
         if method == "PATCH" && path.contains("/pods/") && path.ends_with("/status") {
-            thread::sleep(Duration::from_millis(120));
+            // The server's other answers do not wait for this one, however few threads it has.
+            tokio::task::block_in_place(|| thread::sleep(Duration::from_millis(120)));
         }
         Fault::None
     });

@@ -50,6 +50,8 @@ fn who_has_lost_the_lease_writes_nothing_more() {
     let mut engine = old.engine_store();
     let term = engine.load().expect("loaded").term;
     old.save(&[set("job", "1", "old")]).expect("saved");
+    // The next renewal, by which it would know, comes much later.
+    wait::until_true("the lease was renewed", || !old.leadership().schedulers().is_empty());
     let new = lead(&mut second, || let_lease_end(&url)).expect("the server answers");
     assert!(old.leadership().holds(), "it does not know yet");
     engine.save(&Batch { term, claims: Vec::new(), nodes: Vec::new(), memory: None }).expect_err("it does not lead");

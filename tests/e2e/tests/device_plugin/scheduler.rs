@@ -1,7 +1,7 @@
 //! The scheduler of the cluster together with the node's manager: the manager enforces the scheduler's decisions.
 
 use std::process::{Child, Command};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -47,9 +47,12 @@ impl Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        let mut child = self.child.lock().unwrap().take().expect("it is dropped once");
-        child.kill().expect("it is ours");
-        child.wait().expect("it is ours");
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut child) = child {
+            // Fails if it has just ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
         self.supervisor.take().map(JoinHandle::join);
     }
 }

@@ -34,9 +34,10 @@ async fn remains_of_an_old_plugin_go_when_nobody_has_them() {
     let pod_resources = Arc::new(PodResources::new(world.dir.path()));
     let mut left_over = JoinSet::new();
     left_over.spawn(clear_up(world.node.clone(), world.cluster.clone(), pod_resources, Duration::ZERO));
-    while world.slice("goes").is_some() || world.cluster.described.lock().unwrap().is_some() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_true("nothing is left of the old plugin", || {
+        world.slice("goes").is_none() && world.cluster.described.lock().unwrap().is_none()
+    })
+    .await;
     assert!(world.slice("stays").is_some());
 }
 
@@ -57,9 +58,7 @@ async fn a_pod_that_comes_again_meanwhile_keeps_its_slice() {
     let pod_resources = Arc::new(PodResources::new(world.dir.path()));
     let mut left_over = JoinSet::new();
     left_over.spawn(clear_up(world.node.clone(), world.cluster.clone(), pod_resources, Duration::ZERO));
-    while world.slice("goes").is_some() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_true("its slice is removed", || world.slice("goes").is_none()).await;
     assert!(world.slice("comes-again").is_some());
 }
 
@@ -122,9 +121,7 @@ async fn slices_of_gone_containers_are_removed_after_a_while() {
     world.node.create(&by_hand.content).unwrap();
     world.kubelet.forget("a");
     let mut devices = world.watch("aliquot.dev/gpu").await;
-    while world.slice("a").is_some() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_true("its slice is removed", || world.slice("a").is_none()).await;
     assert_eq!(world.node.list().len(), 1);
     world.node.remove("train").unwrap();
     healthy(&mut devices, 1).await;
@@ -139,9 +136,7 @@ async fn slices_of_a_pod_that_is_gone_for_all_are_removed_at_once() {
         world.kubelet.forget(pod);
     }
     world.cluster.pods.lock().unwrap().remove("gone");
-    while world.slice("gone").is_some() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_true("its slice is removed", || world.slice("gone").is_none()).await;
     // Kubelet may know the pod again in a moment.
     assert!(world.slice("forgotten").is_some());
 }
@@ -171,9 +166,7 @@ async fn two_answers_of_kubelet_without_a_pod_end_its_slice() {
         world.kubelet.forget(pod);
     }
     are_gone.store(true, Ordering::Relaxed);
-    while pods.iter().any(|pod| world.slice(pod).is_some()) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_true("their slices are removed", || pods.iter().all(|pod| world.slice(pod).is_none())).await;
     assert!(!is_late.load(Ordering::Relaxed));
 }
 
@@ -185,9 +178,7 @@ async fn the_slice_of_an_earlier_pod_of_the_name_is_removed() {
     // The API server has the later pod, which has other units and has not started.
     world.kubelet.forget("web-0");
     world.kubelet.give("web-0", CORE, &[unit_id::unit_id(&device(0, 16).uuid, 99)]);
-    while world.slice("web-0").is_some() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_true("its slice is removed", || world.slice("web-0").is_none()).await;
 }
 
 #[tokio::test]
@@ -203,9 +194,7 @@ async fn no_slice_is_removed_under_a_container_that_runs() {
         world.cluster.pods.lock().unwrap().remove(pod);
         world.kubelet.forget(pod);
     }
-    while world.slice("b-ended").is_some() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_true("its slice is removed", || world.slice("b-ended").is_none()).await;
     assert!(world.slice("a-runs").is_some());
     // Nor is it removed to make room for others.
     world.admit("needs-all", &[(CORE, "100"), (MEMORY, "64")], &[]).await;
@@ -213,9 +202,7 @@ async fn no_slice_is_removed_under_a_container_that_runs() {
     assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal}");
     assert!(world.slice("a-runs").is_some());
     world.node.set_running("pod.default.a-runs.main", false);
-    while world.slice("a-runs").is_some() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_true("its slice is removed", || world.slice("a-runs").is_none()).await;
 }
 
 #[tokio::test]

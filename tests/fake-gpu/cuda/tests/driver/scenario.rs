@@ -2,9 +2,12 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Instant;
 
 use aliquot_fake_machine::{CONFIG_VARIABLE, Config, Machine};
-use aliquot_harness::artifacts;
+use aliquot_harness::{artifacts, wait};
 use tempfile::TempDir;
 
 use crate::library::LIBRARY_VARIABLE;
@@ -23,7 +26,8 @@ pub(crate) struct World {
 /// A process of a test.
 pub(crate) struct Player {
     pub(crate) child: Child,
-    lines: BufReader<std::process::ChildStdout>,
+    /// What it prints, line by line.
+    lines: mpsc::Receiver<String>,
 }
 
 /// The role of this process, if a test has started it with one.
@@ -64,29 +68,43 @@ impl World {
         command.env(ROLE_VARIABLE, role).env(CONFIG_VARIABLE, self.config_path());
         command.env(LIBRARY_VARIABLE, artifacts::fake_cuda()).envs(environment.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the test program starts");
-        let lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (sender, lines) = mpsc::channel();
+        // Sending fails when nobody listens any more.
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         Player { child, lines }
     }
 }
 
 impl Player {
     /// Waits until the process has printed `word` with [`say`], and returns the rest of that line.
+    #[track_caller]
     pub(crate) fn hear(&mut self, word: &str) -> String {
-        let mut line = String::new();
+        let deadline = Instant::now() + wait::DEADLINE;
         loop {
-            line.clear();
-            let count = self.lines.read_line(&mut line).expect("the process can be heard");
-            assert!(count > 0, "the process ended before it said {word:?}");
+            let line = self.line(deadline);
+            let line = line.unwrap_or_else(|| panic!("the process ended before it said {word:?}"));
             if let Some(place) = line.find(&format!("[{word}]")) {
                 return line[place + word.len() + 2..].trim().to_owned();
             }
         }
     }
 
+    /// The next line that the process prints; `None`: it prints no more.
+    #[track_caller]
+    fn line(&self, deadline: Instant) -> Option<String> {
+        match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("the process neither says more nor ends"),
+        }
+    }
+
     /// Lets the process end, waits for it, and checks that it has succeeded.
     pub(crate) fn finish(mut self) {
         drop(self.child.stdin.take());
-        std::io::copy(&mut self.lines, &mut std::io::sink()).expect("the process can be heard");
+        let deadline = Instant::now() + wait::DEADLINE;
+        while self.line(deadline).is_some() {}
         assert!(self.child.wait().expect("the process ends").success());
     }
 
