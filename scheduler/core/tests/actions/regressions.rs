@@ -112,6 +112,20 @@ fn a_claim_cannot_be_resized_beyond_its_namespaces_bounds() {
     assert!(r.is_err());
 }
 
+/// The queue of a withdrawn claim could be removed, and then a dump of the cluster could not be restored.
+#[test]
+fn a_queue_stays_as_long_as_a_withdrawn_claim_is_in_it() {
+    let mut w = World::new(&[1]);
+    w.queue("q", 1);
+    let claim = w.add("q", TRAIN, 1);
+    w.apply(Event::ClaimWithdrawn(claim));
+    assert!(w.cluster.apply(Event::QueueRemoved("q".into())).is_err());
+    let dump = w.scheduler.dump(&w.cluster);
+    assert!(Scheduler::restore(Box::new(BestFit), Settings::default(), dump).is_ok());
+    w.apply(Event::ClaimRemoved(claim));
+    w.apply(Event::QueueRemoved("q".into()));
+}
+
 /// A member that waited only so that its gang starts together was taken out of its place and put back by one plan. It
 /// then waited for no claim, and nothing started it.
 #[test]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_core::{
-    Action, Allowance, Bytes, Claim, ClaimId, Cluster, Event, EventError, GroupId, NodeId, NodeSpec, Outcome, Plan,
-    PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, Step,
+    Action, Allowance, Bytes, Claim, ClaimId, Cluster, DumpedGroupRef, Event, EventError, GroupId, NodeId, NodeSpec,
+    Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, Step,
 };
 use aliquot_scheduler_kit::Build;
 pub(crate) use aliquot_scheduler_kit::{cores, part, quota, spread, whole};
@@ -172,6 +172,12 @@ impl Kit {
     /// How many of these claims run.
     pub(crate) fn running(&self, claims: &[ClaimId]) -> usize {
         claims.iter().filter(|claim| self.machines.runs(**claim)).count()
+    }
+
+    /// The groups for which something of queues' bounds is kept.
+    pub(crate) fn keepers(&self) -> Vec<DumpedGroupRef> {
+        let bounded = self.scheduler.dump_without_claims(&self.cluster).bounded.into_iter();
+        bounded.filter(|bounded| bounded.keeping.is_some()).map(|bounded| bounded.group).collect()
     }
 
     /// The nodes that are kept for groups.

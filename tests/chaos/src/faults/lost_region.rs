@@ -3,6 +3,7 @@
 use std::fs;
 
 use aliquot_abi::region::LIMITS_FILE;
+use aliquot_harness::delete_at_once;
 
 use super::{Fault, Injected};
 use crate::chance::Chance;
@@ -32,8 +33,7 @@ impl Fault for LostRegion {
         if chance.once_in(2) {
             region.pop();
         }
-        fs::remove_dir_all(&region)
-            .map_err(|error| Stuck(format!("{} cannot be removed: {error}", region.display())))?;
+        delete_at_once(&region);
         world.go_on(|slice| slice != TARGET)?;
         if chance.once_in(2) {
             world.restart_manager()?;

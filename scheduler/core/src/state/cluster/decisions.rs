@@ -62,7 +62,7 @@ impl Cluster {
             if let Step::Evict { claim, .. } | Step::Move { claim, .. } = step {
                 self.causes.insert(*claim, cause.clone());
                 let others = self.starts_after(*claim).to_vec();
-                if !others.is_empty() {
+                if !others.is_empty() && self.started_ms(*claim).is_none() {
                     self.waited.entry(*claim).or_insert(others);
                 }
             }

@@ -40,13 +40,24 @@ impl Cluster {
         if let Some(namespace) = self.namespaces.values().find(|namespace| namespace.queue_name() == name) {
             return Err(QueueError::OfNamespace { queue: name.to_owned(), namespace: namespace.name.clone() }.into());
         }
+        self.check_is_empty(name)?;
         Ok(self.queues.remove(name)?)
+    }
+
+    /// Refuses a queue that any claim is in, also one that is withdrawn: it cannot be restored without its queue.
+    fn check_is_empty(&self, queue: &str) -> Result<(), QueueError> {
+        let id = self.queues.named(queue);
+        match self.groups().any(|(_, group)| Some(group.queue()) == id) {
+            true => Err(QueueError::InUse(queue.to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Removes a namespace's quota and bounds. Nothing may be in its queue.
     pub(super) fn remove_namespace(&mut self, name: &str) -> Result<(), EventError> {
         let unknown = || EventError::UnknownNamespace(name.to_owned());
         let queue = self.namespaces.get(name).ok_or_else(unknown)?.queue_name();
+        self.check_is_empty(&queue)?;
         self.queues.remove(&queue)?;
         self.namespaces.remove(name);
         Ok(())

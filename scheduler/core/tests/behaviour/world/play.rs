@@ -379,11 +379,11 @@ impl World {
             self.kit.advance(pause_ms);
             let mut cycles = 0;
             loop {
-                let kept_before = self.kit.kept_nodes();
+                let kept_before = (self.kit.kept_nodes(), self.kit.keepers());
                 let plan = self.kit.try_cycle()?;
                 self.kit.let_go();
-                // A node that is kept no longer is given out by the next cycle.
-                if plan.steps.is_empty() && kept_before == self.kit.kept_nodes() {
+                // What is kept no longer is given out by the next cycle.
+                if plan.steps.is_empty() && kept_before == (self.kit.kept_nodes(), self.kit.keepers()) {
                     break;
                 }
                 cycles += 1;
