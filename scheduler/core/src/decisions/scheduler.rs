@@ -164,11 +164,13 @@ impl Scheduler {
         let mut blocked = Vec::new();
         for pending in &plan.pending {
             let Obstacle::Unplaceable(unplaceable) = pending.obstacle else { continue };
-            if matches!(unplaceable, Unplaceable::Limit(_)) {
+            let is_holder = self.holds.of(pending.group).next().is_some();
+            // A unit for which nodes are kept can find there that a bound is in its way: the bound of a model. If it lost
+            // them for that, it would find no room again, and get them back, in turns with another unit.
+            if matches!(unplaceable, Unplaceable::Limit(_)) && !is_holder {
                 continue;
             }
             let seen = seen.of(pending.queue);
-            let is_holder = self.holds.of(pending.group).next().is_some();
             if !is_holder && !seen.has_room_for(pending) {
                 continue;
             }
