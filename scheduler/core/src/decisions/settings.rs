@@ -16,8 +16,8 @@ pub struct Settings {
     pub search_budget_per_cycle: u32,
     /// The most claims that are moved in a cycle to make room in one place.
     pub moves_per_cycle: u32,
-    /// How long one of the first units of a queue waits for room before nodes are kept for it, in milliseconds; `None`:
-    /// no nodes are ever kept.
+    /// How long one of the first units of a queue waits for room before nodes are kept for it, in milliseconds, and the
+    /// first unit for its queue's limit or quota before a part of that is; `None`: nothing is ever kept.
     pub hold_after_ms: Option<u64>,
     /// The most nodes that are kept, in thousandths of all nodes, but at least one. A unit that is the only one with
     /// kept nodes may have up to a quarter of all nodes. For a unit that needs more, none are kept.

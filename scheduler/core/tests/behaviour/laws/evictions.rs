@@ -103,8 +103,13 @@ pub(super) fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Se
         // For a claim that asks for no device time, another measure applies.
         let asked = sum(&|request| request.least_core(), &members);
         let allowed = asked.saturating_mul(settings.disruption_per_mille) / 1000;
-        let held = evicted.iter().filter_map(|claim| before.allocation(*claim)).flat_map(|at| &at.devices);
-        let amount: u64 = held.map(|part| u64::from(part.core.get())).sum();
+        // The same plan may first have moved a claim to a smaller one of its alternatives, for another group.
+        let amount = |claim: &ClaimId| {
+            let held = before.allocation(*claim).into_iter().flat_map(|at| &at.devices);
+            let held: u64 = held.map(|part| u64::from(part.core.get())).sum();
+            before.claim(*claim).map_or(held, |claim| held.min(claim.request.least_core()))
+        };
+        let amount: u64 = evicted.iter().map(amount).sum();
         let groups: BTreeSet<GroupId> = evicted.iter().filter_map(|claim| before.group_of(*claim)).collect();
         require(asked == 0 || amount <= allowed || groups.len() <= members.len(), || {
             format!("{action:?} evicts {amount} thousandths of devices for {asked} of {group:?}, of {groups:?}")
