@@ -10,7 +10,7 @@ pub const API_VERSION: &str = "monitoring.coreos.com/v1";
 /// The kind of object by which the operator finds alerts.
 pub const KIND: &str = "PrometheusRule";
 
-/// Alerts.
+/// An object with alerts.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PrometheusRule {
@@ -36,21 +36,21 @@ pub struct PrometheusRuleSpec {
 pub struct RuleGroup {
     /// The name of the group.
     pub name: String,
-    /// The alerts.
+    /// What is evaluated, in this order.
     pub rules: Vec<Alert>,
 }
 
-/// An alert.
+/// A rule that makes alerts.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Alert {
-    /// Its name.
+    /// The label `alertname` of the alerts.
     pub alert: String,
     /// The expression in PromQL of which each result is an alert.
     pub expr: String,
     /// How long the expression must have a result.
     #[serde(rename = "for")]
     pub for_: String,
-    /// Labels of the alert.
+    /// Further labels of the alerts.
     pub labels: BTreeMap<String, String>,
     /// Texts for people, as templates.
     pub annotations: BTreeMap<String, String>,

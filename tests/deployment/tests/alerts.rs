@@ -27,7 +27,7 @@ const CASES: &[(&str, &[&str], &str, &str)] = &[
     ),
     (
         "AliquotSlicePassedBy",
-        &[r#"aliquot_audit_findings{slice="",device="GPU-1",kind="outside_of_slices",node="n"}"#],
+        &[r#"aliquot_audit_findings{slice="",device="GPU-1",kind="outside_slices",node="n"}"#],
         "1x600",
         "0x600",
     ),

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mount_of_the_regions_must_have_the_type_that_containers_may_read() {
+    fn the_mount_must_have_the_type_that_containers_may_read() {
         let labelled = "aliquot /run/aliquot tmpfs rw,context=system_u:object_r:container_file_t:s0,nosuid 0 0\n";
         assert!(found("1", labelled) == Some(Status::Ok));
         assert!(

@@ -2,7 +2,7 @@
 
 use aliquot_scheduler_core::explain::{Reason, Tier};
 use aliquot_scheduler_core::placement::BestFit;
-use aliquot_scheduler_core::{Allowance, Claim, ClaimId, Event, Scheduler, Settings};
+use aliquot_scheduler_core::{Allowance, Claim, ClaimId, Event, MilliCpu, QueueSpec, Resource, Scheduler, Settings};
 use aliquot_scheduler_kit::queue;
 
 use crate::setting::{INFERENCE, TRAIN, World, build, group, wants};
@@ -24,6 +24,13 @@ fn full_queue() -> (World, Vec<ClaimId>) {
 }
 
 impl World {
+    /// Lets the pending claims wait until what they need is kept for them.
+    fn wait_for_long(&mut self) {
+        self.cycle();
+        self.wait(6 * MINUTE_MS);
+        self.cycle();
+    }
+
     fn end(&mut self, claim: ClaimId) {
         self.apply(Event::ClaimRemoved(claim));
     }
@@ -80,7 +87,7 @@ fn a_gang_does_not_starve_at_the_limit_of_a_queue_above_its_own() {
 }
 
 #[test]
-fn a_claim_that_may_not_be_evicted_does_not_starve_at_its_queues_quota() {
+fn a_fixed_claim_does_not_starve_at_its_queues_quota() {
     let mut world = World::new(&[16]);
     world.queue("q", 4);
     let mut small: Vec<ClaimId> = (0..4).map(|_| world.claim(build("q", 1))).collect();
@@ -104,9 +111,7 @@ fn a_large_claim_waits_as_before_if_nothing_is_ever_kept() {
 fn keeping() -> (World, ClaimId, ClaimId, Vec<ClaimId>) {
     let (mut world, mut small) = full_queue();
     let large = world.add("q", TRAIN, 4);
-    world.cycle();
-    world.wait(6 * MINUTE_MS);
-    world.cycle();
+    world.wait_for_long();
     world.end(small.remove(0));
     let other = world.add("q", TRAIN, 1);
     world.cycle();
@@ -127,7 +132,7 @@ fn a_claim_that_waits_for_what_is_kept_is_told_so() {
 }
 
 #[test]
-fn a_claim_for_which_another_scheduler_chose_the_node_does_not_get_what_is_kept() {
+fn what_is_kept_is_not_for_pods_of_other_schedulers() {
     let (mut world, _, other, _) = keeping();
     assert!(!world.scheduler.place_now(&mut world.cluster, other));
     let passed = world.scheduler.bounds_passed(&world.cluster, other);
@@ -154,7 +159,7 @@ fn a_more_important_claim_takes_what_is_kept() {
 }
 
 #[test]
-fn claims_of_other_queues_and_claims_that_ask_for_nothing_kept_go_on() {
+fn claims_that_ask_for_nothing_kept_go_on() {
     let (mut world, ..) = keeping();
     world.queue("others", 1);
     let elsewhere = world.add("others", TRAIN, 1);
@@ -163,45 +168,35 @@ fn claims_of_other_queues_and_claims_that_ask_for_nothing_kept_go_on() {
     assert!(world.runs(elsewhere) && world.runs(without_devices));
 }
 
+/// The queue has no device left, and three of eight CPUs.
 #[test]
-fn only_as_much_is_kept_as_is_asked_for() {
-    let (mut world, mut small) = full_queue();
-    world.add("q", TRAIN, 2);
+fn of_other_resources_only_as_much_is_kept_as_is_asked_for() {
+    let (mut world, _) = full_queue();
+    let cpus = Allowance { limit: Some(8000), ..Allowance::UNNAMED };
+    let allowances = [(Resource::DeviceCore, limited(4)), (Resource::Cpu, cpus)].into();
+    world.apply(Event::QueueChanged(QueueSpec { allowances, ..queue("q", limited(4)) }));
+    let asks = |devices: u16, cpus: u64| {
+        let mut claim = wants("q", TRAIN, devices);
+        claim.request.cpu = MilliCpu::new(cpus * 1000);
+        claim
+    };
+    let runs = world.claim(asks(0, 5));
+    let large = world.claim(asks(4, 2));
+    world.wait_for_long();
+    let (fits, too_much) = (world.claim(asks(0, 1)), world.claim(asks(0, 1)));
     world.cycle();
-    world.wait(6 * MINUTE_MS);
-    world.cycle();
-    for _ in 0..2 {
-        world.end(small.remove(0));
-    }
-    world.cycle();
-    assert_eq!(world.devices_of("q"), 4, "two small ones and the large one");
-    let (mut world, mut small) = full_queue();
-    world.apply(Event::QueueChanged(queue("q", limited(8))));
-    small.extend((0..4).map(|_| world.add("q", TRAIN, 1)));
-    world.cycle();
-    let large = world.add("q", TRAIN, 4);
-    world.cycle();
-    world.wait(6 * MINUTE_MS);
-    world.cycle();
-    for _ in 0..5 {
-        world.end(small.remove(0));
-    }
-    let other = world.add("q", TRAIN, 1);
-    world.cycle();
-    assert!(world.runs(large) && world.runs(other));
+    assert!(world.runs(runs) && world.runs(fits) && !world.runs(too_much) && !world.runs(large));
 }
 
 #[test]
-fn nothing_is_kept_for_a_claim_beyond_the_whole_limit_or_beyond_every_node() {
-    for devices in [5, 17] {
+fn nothing_is_kept_for_a_claim_that_can_never_be_placed() {
+    // More than the limit; more than any node has.
+    for (devices, limit) in [(5, 4), (17, 20)] {
         let (mut world, mut small) = full_queue();
-        world.apply(Event::QueueChanged(queue("q", limited(if devices > 16 { 20 } else { 4 }))));
-        let rest: Vec<ClaimId> = (4..if devices > 16 { 16 } else { 4 }).map(|_| world.add("q", TRAIN, 1)).collect();
-        small.extend(rest);
+        world.apply(Event::QueueChanged(queue("q", limited(limit))));
+        small.extend((4..limit.min(16)).map(|_| world.add("q", TRAIN, 1)));
         world.add("q", TRAIN, devices);
-        world.cycle();
-        world.wait(6 * MINUTE_MS);
-        world.cycle();
+        world.wait_for_long();
         world.end(small.remove(0));
         let other = world.add("q", TRAIN, 1);
         world.cycle();

@@ -15,7 +15,7 @@ use super::pools::PCIE_ROOT;
 use super::readiness::{Unready, unready};
 use super::users::{GroupOwner, group_of_owner};
 use super::whole::RESULTS_MAX;
-use crate::placement;
+use crate::placement::{self, OPTIONAL_NODE_OPERATIONS};
 
 /// What scheduling needs to know of a claim.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,8 +193,6 @@ pub(crate) struct Allocated {
     pub(crate) unready: Vec<Unready>,
     /// The drivers of the devices to which it has administrative access.
     pub(crate) admin_of: BTreeSet<String>,
-    /// Whether kubelet leaves out calls to the driver of one of the devices.
-    pub(crate) skips_node_operations: bool,
     /// When it was allocated, in milliseconds since 1970, if that is known.
     pub(crate) allocated_ms: Option<i64>,
 }
@@ -225,15 +223,16 @@ impl ClaimFacts {
                 let skips = |result: &DeviceRequestAllocationResult| {
                     result.skip_node_operations.as_ref().is_some_and(|calls| !calls.is_empty())
                 };
-                let skips_node_operations = results.iter().any(skips);
+                // Kubelet leaves out calls to a driver only on nodes with this feature.
+                let needed = results.iter().any(skips).then_some(OPTIONAL_NODE_OPERATIONS).into_iter().collect();
+                let with_features = |terms| placement::both(terms, &placement::declare(&needed));
                 let is_admin = |result: &DeviceRequestAllocationResult| result.admin_access == Some(true);
                 let (of_admin, results): (Vec<_>, Vec<_>) = results.into_iter().partition(is_admin);
                 Allocated {
-                    terms: terms.map_or_else(|| Ok(BTreeSet::new()), placement::terms),
+                    terms: terms.map_or_else(|| Ok(BTreeSet::new()), placement::terms).map(with_features),
                     results,
                     admin_of: of_admin.into_iter().map(|result| result.driver).collect(),
                     unready,
-                    skips_node_operations,
                     allocated_ms: allocation.allocation_timestamp.map(|time| time.0.as_millisecond()),
                 }
             }),

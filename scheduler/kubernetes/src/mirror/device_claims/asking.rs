@@ -74,9 +74,7 @@ impl Mirror {
                 Some(allocation) => {
                     let terms = allocation.terms.as_ref().map_err(|problem| of_claim(problem))?;
                     constraints.node_terms = placement::both(std::mem::take(&mut constraints.node_terms), terms);
-                    let features = self.device_claims.needed_for(allocation).map_err(|problem| of_claim(&problem))?;
-                    let terms = placement::declare(&features);
-                    constraints.node_terms = placement::both(std::mem::take(&mut constraints.node_terms), &terms);
+                    self.device_claims.check_allocated(allocation).map_err(|problem| of_claim(&problem))?;
                     claimed.reserve.push(name.clone());
                     let of_ours = allocation.results.iter().filter(|result| result.driver == DRIVER);
                     let of_ours = of_ours.map(|result| result.request.split('/').next().unwrap_or_default());

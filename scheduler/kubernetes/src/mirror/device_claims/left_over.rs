@@ -94,7 +94,7 @@ impl Mirror {
             && !claim.unready().any(Unready::has_failed)
             && allocation.results.iter().any(|result| result.binding_conditions.is_some())
             && allocation.terms.as_ref().is_ok_and(is_there)
-            && self.device_claims.needed_for(allocation).is_ok()
+            && self.device_claims.check_allocated(allocation).is_ok()
     }
 
     /// Whether a claim is allocated for unbound pods alone. With a PodGroup all its pods are meant that name the claim. Only
