@@ -108,7 +108,7 @@ pub use observation::{Heartbeat, NodeReport, Observation, Report, Running, StepO
 pub use runner::{Acknowledge, Message, run};
 pub use settings::{Lease, Settings};
 pub use store::{
-    Batch, ClaimKey, ClaimRecord, EvictionRecord, InstanceRecord, Memory, MemoryStore, NodeRecord, Owner, Phase,
-    ResizeRecord, Saved, Store, StoreError,
+    Batch, BoundRecord, ClaimKey, ClaimRecord, EvictionRecord, InstanceRecord, Memory, MemoryStore, NodeRecord, Owner,
+    Phase, ResizeRecord, Saved, Store, StoreError,
 };
 pub use view::{ClaimView, NodeView, Shown, View, Whereabouts};

@@ -1,7 +1,9 @@
 //! What must outlive the engine.
 
 use aliquot_scheduler_core::explain::Share;
-use aliquot_scheduler_core::{Action, DumpedMixCounter, DumpedTurnover, DumpedUsage, LastEviction, NodeSpec, Request};
+use aliquot_scheduler_core::{
+    Action, DumpedKeeping, DumpedMixCounter, DumpedTurnover, DumpedUsage, LastEviction, NodeSpec, Request,
+};
 
 use crate::command::Amounts;
 use crate::names::{ClaimUid, Generation, NodeName};
@@ -191,9 +193,24 @@ pub struct Memory {
     pub groups: Vec<(String, String, u64, Option<u64>)>,
     /// For each owner that has been pending for long: since when, and which nodes are kept for it.
     pub holds: Vec<(Owner, u64, Vec<NodeName>)>,
+    /// The owners that wait for their queues' limits and quotas.
+    pub bounds: Vec<BoundRecord>,
     /// Searches that go on: the action, the owner that it searches for, the node to continue at, and how often the
     /// search was cut short.
     pub searches: Vec<(Action, Owner, Option<NodeName>, u32)>,
+}
+
+/// The wait of an owner for its queue's limit or quota.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BoundRecord {
+    /// Who waits.
+    pub owner: Owner,
+    /// Since when it waits, or since when nothing more is kept for it, in milliseconds.
+    pub since_ms: u64,
+    /// How often something was kept for it in vain.
+    pub times: u32,
+    /// What is kept for it of which queues' bounds. `None`: nothing is kept for it.
+    pub keeping: Option<DumpedKeeping>,
 }
 
 /// A store in the memory of the process, for tests and for worlds that do not outlive it.

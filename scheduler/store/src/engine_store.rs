@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_engine::{self as engine, Batch, Saved, Store};
+use aliquot_scheduler_records as records;
 
 use crate::database::Database;
 use crate::error::StoreError;
-use crate::format::{self, CLAIM, MEMORY, NODE};
 use crate::tables::{ENGINE_RECORDS, EngineRow, ReadRow, Tables};
+
+/// The kinds of records.
+const CLAIM: &str = "claim";
+const NODE: &str = "node";
+const MEMORY: &str = "memory";
 
 /// Stores the state of an engine. Of several such stores of one database, only the one that was loaded last can save:
 /// each load begins a new term of the database.
@@ -40,12 +45,12 @@ impl EngineStore {
         // A record can be removed and written again in one batch. Only its last value counts.
         let mut rows = BTreeMap::new();
         for (key, record) in claims {
-            rows.insert((CLAIM, format::write_claim_key(key)), record.as_ref().map(format::write_claim));
+            rows.insert((CLAIM, records::write_claim_key(key)), record.as_ref().map(records::write_claim));
         }
         for (name, record) in nodes {
-            rows.insert((NODE, name.as_str().to_owned()), record.as_ref().map(format::write_node));
+            rows.insert((NODE, name.as_str().to_owned()), record.as_ref().map(records::write_node));
         }
-        rows.extend(memory.iter().map(|memory| ((MEMORY, String::new()), Some(format::write_memory(memory)))));
+        rows.extend(memory.iter().map(|memory| ((MEMORY, String::new()), Some(records::write_memory(memory)))));
         let rows = rows.into_iter().map(|((kind, key), value)| EngineRow { kind, key, value });
         let rows: Vec<EngineRow> = rows.collect();
         let place = self.database.place().to_owned();
@@ -62,9 +67,9 @@ impl EngineStore {
 fn take_in(saved: &mut Saved, row: &ReadRow) -> Result<(), String> {
     let ReadRow { kind, key, format, value } = row;
     match kind.as_str() {
-        CLAIM => saved.claims.push((format::read_claim_key(key)?, format::read_claim(*format, value)?)),
-        NODE => saved.nodes.push((key.as_str().into(), format::read_node(*format, value)?)),
-        MEMORY => saved.memory = format::read_memory(*format, value)?,
+        CLAIM => saved.claims.push((records::read_claim_key(key)?, records::read_claim(*format, value)?)),
+        NODE => saved.nodes.push((key.as_str().into(), records::read_node(*format, value)?)),
+        MEMORY => saved.memory = records::read_memory(*format, value)?,
         _ => return Err("no record is of this kind".to_owned()),
     }
     Ok(())

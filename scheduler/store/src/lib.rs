@@ -17,14 +17,13 @@
 //! done in one transaction, so many callers share one write to the disk. SQLite keeps a write-ahead log and syncs it at
 //! each commit. In PostgreSQL, each transaction checks that the scheduler still leads.
 //!
-//! The format of the engine's records is defined in `format` alone.
+//! The format of the engine's records is defined in `scheduler/records`.
 
 #![forbid(unsafe_code)]
 
 mod database;
 mod engine_store;
 mod error;
-mod format;
 mod leadership;
 mod postgresql;
 mod sqlite;

@@ -31,10 +31,15 @@ const RULES: &[Rule] = &[
     Rule { name: "aliquot-scheduler-engine", ours: &["aliquot-scheduler-core"], others: Some(&["thiserror"]) },
     // The crate that adapters share. Of tokio it uses a channel and the call for blocking work.
     Rule { name: "aliquot-node", ours: &[], others: Some(&["serde", "thiserror", "tokio"]) },
+    Rule {
+        name: "aliquot-scheduler-records",
+        ours: &["aliquot-scheduler-core", "aliquot-scheduler-engine"],
+        others: Some(&["serde", "serde_json"]),
+    },
     // The store knows the engine's records, and none of its own users.
     Rule {
         name: "aliquot-scheduler-store",
-        ours: &["aliquot-scheduler-core", "aliquot-scheduler-engine"],
+        ours: &["aliquot-scheduler-core", "aliquot-scheduler-engine", "aliquot-scheduler-records"],
         others: None,
     },
     Rule { name: "aliquot-telemetry", ours: &["aliquot-scheduler-core", "aliquot-scheduler-engine"], others: None },
@@ -91,6 +96,7 @@ const RULES: &[Rule] = &[
             "aliquot-proto",
             "aliquot-scheduler-core",
             "aliquot-scheduler-engine",
+            "aliquot-scheduler-records",
             "aliquot-telemetry",
             // For its tests: they ask it as operators do.
             "aliquot-kubectl",

@@ -1,12 +1,14 @@
 //! What is saved: small records of what has changed, and now and then the memory as a whole.
 
-use aliquot_scheduler_core::{ClaimId, Displacement, Dump, DumpedGroupRef, GroupId};
+use aliquot_scheduler_core::{ClaimId, Displacement, Dump, DumpedBounded, DumpedGroupRef, GroupId};
 
 use super::Engine;
 use crate::command::Amounts;
 use crate::entries::Entry;
 use crate::names::NodeName;
-use crate::store::{Batch, ClaimRecord, EvictionRecord, InstanceRecord, Memory, NodeRecord, Owner, ResizeRecord};
+use crate::store::{
+    Batch, BoundRecord, ClaimRecord, EvictionRecord, InstanceRecord, Memory, NodeRecord, Owner, ResizeRecord,
+};
 
 impl Engine {
     pub(super) fn next_save_ms(&self) -> Option<u64> {
@@ -107,6 +109,11 @@ impl Engine {
         let holds = dump.blocked.iter().filter_map(|blocked| {
             Some((owner(blocked.group)?, blocked.since_ms, blocked.nodes.iter().filter_map(node).collect()))
         });
+        let bounds = dump.bounded.iter().filter_map(|bounded| {
+            let DumpedBounded { group, since_ms, times, keeping } = bounded;
+            let owner = owner(*group)?;
+            Some(BoundRecord { owner, since_ms: *since_ms, times: *times, keeping: keeping.clone() })
+        });
         let searches = dump.searches.iter().filter_map(|search| {
             Some((search.action, owner(search.group)?, search.node.as_ref().and_then(node), search.times))
         });
@@ -116,6 +123,7 @@ impl Engine {
             .map(|group| (group.spec.namespace.clone(), group.spec.name.clone(), group.added_ms, group.stale_since_ms));
         Memory {
             holds: holds.collect(),
+            bounds: bounds.collect(),
             searches: searches.collect(),
             groups: groups.collect(),
             usage: dump.queues.iter().map(|queue| (queue.spec.name.clone(), queue.usage.clone())).collect(),

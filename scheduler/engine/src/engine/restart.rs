@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    ALONE_MAX_MS, Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement,
-    DumpedGroup, DumpedGroupRef, DumpedPatience, DumpedPlace, DumpedSearch, Event, EventError, LastEviction,
-    LimitRange, NamespaceSpec, NodeSpec, RETRY_MAX_MS, Request, RestoreError, Scheduler,
+    ALONE_MAX_MS, Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedBounded, DumpedClaim,
+    DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedPatience, DumpedPlace, DumpedSearch, DumpedUsage, Event,
+    EventError, LastEviction, LimitRange, NamespaceSpec, NodeSpec, RETRY_MAX_MS, Request, RestoreError, Scheduler,
 };
 
 use super::collected::Collected;
@@ -16,7 +16,9 @@ use super::{Decisions, Engine, Timer, Unsaved};
 use crate::entries::{Entry, EntryId, Instance, NodeState, Resize};
 use crate::names::{ClaimUid, NodeName};
 use crate::observation::Observation;
-use crate::store::{ClaimKey, ClaimRecord, InstanceRecord, Memory, NodeRecord, Owner, Phase, ResizeRecord};
+use crate::store::{
+    BoundRecord, ClaimKey, ClaimRecord, InstanceRecord, Memory, NodeRecord, Owner, Phase, ResizeRecord,
+};
 
 /// A claim that is about to enter the books.
 struct Restored {
@@ -225,6 +227,7 @@ impl Engine {
             let mut dump = self.dump_of(nodes, entering, memory);
             if !is_remembered {
                 dump.blocked.clear();
+                dump.bounded.clear();
                 dump.searches.clear();
             }
             let error = match Scheduler::restore(policy.fork(), settings, dump) {
@@ -236,7 +239,9 @@ impl Engine {
             };
             match error.entry {
                 // The memory contradicts the present state, so it is left out. Instances do not depend on it.
-                DumpEntry::Blocked(_) | DumpEntry::Search(_) if is_remembered => is_remembered = false,
+                DumpEntry::Blocked(_) | DumpEntry::Bounded(_) | DumpEntry::Search(_) if is_remembered => {
+                    is_remembered = false;
+                }
                 DumpEntry::Claim(number) => unbooked.push(leave_out(entering, number).ok_or(error)?),
                 _ => return Err(error),
             }
@@ -437,18 +442,18 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
 
 /// Restores the memory that was saved as a whole, as far as its subjects still exist.
 fn remember(dump: &mut Dump, memory: &Memory, numbers: &Numbers) {
-    let Memory { models, capacity, usage, arrivals, turnover, groups: _, holds, searches } = memory;
+    let Memory { models, capacity, usage, arrivals, turnover, groups: _, holds, bounds, searches } = memory;
     let now_ms = dump.now_ms;
     if !models.is_empty() {
         dump.models.clone_from(models);
     }
-    if capacity.until_ms <= now_ms {
-        dump.capacity.clone_from(capacity);
-    }
+    // Another scheduler's clock may be ahead of this one, or the clock was set back.
+    let in_the_past = |usage: &DumpedUsage| DumpedUsage { until_ms: usage.until_ms.min(now_ms), ..usage.clone() };
+    dump.capacity = in_the_past(capacity);
     let usage: BTreeMap<&String, _> = usage.iter().map(|(queue, usage)| (queue, usage)).collect();
     for queue in &mut dump.queues {
-        if let Some(used) = usage.get(&queue.spec.name).filter(|used| used.until_ms <= now_ms) {
-            queue.usage = (*used).clone();
+        if let Some(used) = usage.get(&queue.spec.name) {
+            queue.usage = in_the_past(used);
         }
     }
     if arrivals.is_some() {
@@ -468,6 +473,17 @@ fn remember(dump: &mut Dump, memory: &Memory, numbers: &Numbers) {
             node.held = true;
         }
     }
+    let queues: BTreeSet<&String> = dump.queues.iter().map(|queue| &queue.spec.name).collect();
+    let bounds = bounds.iter().filter_map(|BoundRecord { owner, since_ms, times, keeping }| {
+        let keeping = keeping.clone().and_then(|mut keeping| {
+            keeping.queues.retain(|queue| queues.contains(queue));
+            keeping.since_ms = keeping.since_ms.min(now_ms);
+            (!keeping.queues.is_empty()).then_some(keeping)
+        });
+        let (group, since_ms) = (numbers.of(owner)?, (*since_ms).min(now_ms));
+        Some(DumpedBounded { group, since_ms, times: *times, keeping })
+    });
+    dump.bounded = bounds.collect();
     let searches = searches.iter().filter_map(|(action, owner, node, times)| {
         let node = node.as_ref().and_then(|node| numbers.nodes.get(node).copied());
         Some(DumpedSearch { action: *action, group: numbers.of(owner)?, node, times: *times })

@@ -221,6 +221,76 @@ fn usage_is_remembered_over_a_restart() {
 }
 
 #[test]
+fn usage_is_remembered_when_the_clock_is_behind_that_of_the_last_run() {
+    let mut kit = Kit::new(1, Vec::new());
+    kit.runs("claim", 100, 50);
+    kit.pass(2 * settings().memory_every_ms);
+    let used = |engine: &mut MemoryStore| engine.load().expect("it is in memory").memory;
+    let before = used(&mut kit.store);
+    // Another machine goes on, whose clock is a minute behind.
+    let now_ms = kit.now_ms - 60_000;
+    let mut kit = Kit { now_ms, ..kit.restart() };
+    kit.tell(Observation::Synced);
+    kit.pass(1);
+    let after = used(&mut kit.store);
+    let queue = before.usage.iter().find(|(_, usage)| !usage.integrals.is_empty()).expect("one was used");
+    let same = after.usage.iter().find(|(name, _)| *name == queue.0).expect("it is there");
+    assert_eq!(same.1.integrals, queue.1.integrals);
+    assert_eq!(after.capacity.integrals, before.capacity.integrals);
+}
+
+/// A queue with a limit of half a device, of which a claim holds 40 %.
+fn tell_small_queue(kit: &mut Kit) {
+    let limit = Allowance { limit: Some(500), ..Allowance::default() };
+    let allowances = [(Resource::DeviceCore, limit)].into();
+    kit.tell(Observation::Queue(QueueSpec { name: "small".into(), allowances, ..QueueSpec::default() }));
+}
+
+fn in_small_queue(name: &str, percent: u32) -> Observation {
+    let (uid, of) = claim(name, percent, 50);
+    Observation::Claim(uid, Box::new(Claim { queue: "small".into(), ..of }))
+}
+
+#[test]
+fn what_is_kept_of_a_limit_for_a_claim_is_still_kept_after_a_restart() {
+    let mut kit = Kit::not_live(MemoryStore::default());
+    tell_small_queue(&mut kit);
+    kit.tell(Observation::Synced);
+    kit.report(node(1), 1, Generation { term: 1, number: 0 }, Vec::new());
+    kit.tell(in_small_queue("first", 40));
+    let (_, first) = kit.start();
+    kit.outcome("first", first, first, StepOutcome::Started);
+    // There are 10 % left in the queue, and this one waits long for more.
+    kit.tell(in_small_queue("large", 50));
+    let lives = |kit: &mut Kit, ms: u64| {
+        for _ in 0..ms / 2000 {
+            kit.sequence += 1;
+            let sequence = kit.sequence;
+            let session = u64::from(kit.engine.term() > 1) + 1;
+            kit.tell(Observation::Heartbeat(Heartbeat { node: "node".into(), session, sequence }));
+            kit.pass(2000);
+        }
+    };
+    let after_ms = aliquot_scheduler_core::Settings::default().hold_after_ms.expect("something is kept");
+    lives(&mut kit, after_ms + 2 * settings().memory_every_ms);
+    kit.tell(in_small_queue("small", 10));
+    assert_eq!(kit.pass(1000), [], "the rest is kept");
+    let memory = kit.store.load().expect("it is in memory").memory;
+    assert!(memory.bounds.iter().any(|bound| bound.keeping.is_some()), "{memory:?}");
+    let mut kit = kit.restart();
+    tell_small_queue(&mut kit);
+    for (name, percent) in [("first", 40), ("large", 50), ("small", 10)] {
+        kit.tell(in_small_queue(name, percent));
+    }
+    kit.tell(Observation::Synced);
+    let running = Running { claim: "first".into(), instance: first, amounts: amounts(0, 40) };
+    kit.report(node(1), 2, first, vec![running]);
+    lives(&mut kit, 10_000);
+    assert_eq!(kit.phase("first"), Some(Phase::Running));
+    assert_eq!(kit.phase("small"), None, "the rest is kept");
+}
+
+#[test]
 fn what_ended_claims_have_taught_is_known_after_a_restart() {
     let mut kit = Kit::new(1, Vec::new());
     let instance = kit.runs("claim", 100, 50);

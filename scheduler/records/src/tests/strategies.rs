@@ -6,14 +6,14 @@ use std::sync::Arc;
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
     Action, Affinity, Alignment, Alternative, Alternatives, AntiAffinity, Bytes, Comparison, Constraints, DeviceCore,
-    DeviceLink, DeviceMemory, DeviceProperty, DeviceRequest, DeviceSpec, DumpedMixCounter, DumpedTurnover, DumpedUsage,
-    FurtherRequest, FurtherRequests, Health, LastEviction, MilliCpu, NodeOperator, NodeRequirement, NodeSpec, NodeTerm,
-    PeerGroup, PeerPreference, Peers, PlacementRules, Preference, Preferences, Request, Resource, Taint, TaintEffect,
-    Toleration, TopologySpread,
+    DeviceLink, DeviceMemory, DeviceProperty, DeviceRequest, DeviceSpec, DumpedKeeping, DumpedMixCounter,
+    DumpedTurnover, DumpedUsage, FurtherRequest, FurtherRequests, Health, LastEviction, MilliCpu, NodeOperator,
+    NodeRequirement, NodeSpec, NodeTerm, PeerGroup, PeerPreference, Peers, PlacementRules, Preference, Preferences,
+    Request, Resource, Taint, TaintEffect, Toleration, TopologySpread,
 };
 use aliquot_scheduler_engine::{
-    Amounts, ClaimRecord, DevicePart, EvictionRecord, Generation, InstanceRecord, Memory, NodeName, NodeRecord, Owner,
-    Phase, ResizeRecord,
+    Amounts, BoundRecord, ClaimRecord, DevicePart, EvictionRecord, Generation, InstanceRecord, Memory, NodeName,
+    NodeRecord, Owner, Phase, ResizeRecord,
 };
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
@@ -309,6 +309,25 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn keeping()(
+        queues in vec(text(), 1..3),
+        (excess_per_mille, since_ms, is_entitled) in any::<(u64, u64, bool)>(),
+    ) -> DumpedKeeping {
+        DumpedKeeping { queues, excess_per_mille, since_ms, is_entitled }
+    }
+}
+
+prop_compose! {
+    fn bound()(
+        owner in owner(),
+        (since_ms, times) in any::<(u64, u32)>(),
+        keeping in option::of(keeping()),
+    ) -> BoundRecord {
+        BoundRecord { owner, since_ms, times, keeping }
+    }
+}
+
+prop_compose! {
     pub(super) fn memory()(
         models in vec(text(), 0..3),
         capacity in usage(),
@@ -316,10 +335,11 @@ prop_compose! {
         arrivals in option::of(arrivals()),
         groups in vec((text(), text(), any::<u64>(), any::<Option<u64>>()), 0..3),
         holds in vec((owner(), any::<u64>(), vec(node_name(), 0..3)), 0..3),
+        bounds in vec(bound(), 0..3),
         searches in vec((action(), owner(), option::of(node_name()), any::<u32>()), 0..3),
         (ended, eighths) in any::<(u64, u8)>(),
     ) -> Memory {
         let turnover = DumpedTurnover { ended, eighths };
-        Memory { models, capacity, usage, arrivals, groups, holds, searches, turnover }
+        Memory { models, capacity, usage, arrivals, groups, holds, bounds, searches, turnover }
     }
 }

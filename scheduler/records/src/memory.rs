@@ -1,7 +1,7 @@
 //! The engine's memory, which is saved as a whole.
 
-use aliquot_scheduler_core::{DumpedMixCounter, DumpedTurnover, DumpedUsage, Request};
-use aliquot_scheduler_engine::Memory;
+use aliquot_scheduler_core::{DumpedKeeping, DumpedMixCounter, DumpedTurnover, DumpedUsage, Request};
+use aliquot_scheduler_engine::{BoundRecord, Memory};
 use serde::{Deserialize, Serialize};
 
 use super::request::RequestForm;
@@ -17,6 +17,8 @@ pub(super) struct MemoryForm {
     arrivals: Option<MixCounterForm>,
     groups: Vec<GroupForm>,
     holds: Vec<HoldForm>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    bounds: Vec<BoundForm>,
     searches: Vec<SearchForm>,
     #[serde(skip_serializing_if = "TurnoverForm::is_nothing")]
     turnover: TurnoverForm,
@@ -38,7 +40,7 @@ impl TurnoverForm {
 
 impl From<&Memory> for MemoryForm {
     fn from(memory: &Memory) -> Self {
-        let Memory { models, capacity, usage, arrivals, groups, holds, searches, turnover } = memory;
+        let Memory { models, capacity, usage, arrivals, groups, holds, bounds, searches, turnover } = memory;
         let DumpedTurnover { ended, eighths } = *turnover;
         let queue =
             |(queue, usage): &(String, _)| QueueUsageForm { queue: queue.clone(), usage: UsageForm::from(usage) };
@@ -62,6 +64,7 @@ impl From<&Memory> for MemoryForm {
                     nodes: nodes.iter().map(ToString::to_string).collect(),
                 })
                 .collect(),
+            bounds: bounds.iter().map(BoundForm::from).collect(),
             searches: searches
                 .iter()
                 .map(|(action, owner, node, times)| SearchForm {
@@ -80,7 +83,7 @@ impl TryFrom<MemoryForm> for Memory {
     type Error = String;
 
     fn try_from(form: MemoryForm) -> Result<Self, String> {
-        let MemoryForm { models, capacity, usage, arrivals, groups, holds, searches, turnover } = form;
+        let MemoryForm { models, capacity, usage, arrivals, groups, holds, bounds, searches, turnover } = form;
         let usage = usage.into_iter().map(|QueueUsageForm { queue, usage }| Ok((queue, usage.try_into()?)));
         let groups = groups
             .into_iter()
@@ -98,6 +101,7 @@ impl TryFrom<MemoryForm> for Memory {
             arrivals: arrivals.map(Into::into),
             groups: groups.collect(),
             holds: holds.collect(),
+            bounds: bounds.into_iter().map(Into::into).collect(),
             searches: searches.collect(),
             turnover: DumpedTurnover { ended: turnover.ended, eighths: turnover.eighths },
         })
@@ -126,6 +130,50 @@ struct HoldForm {
     since_ms: u64,
     #[serde(default)]
     nodes: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct BoundForm {
+    owner: OwnerForm,
+    since_ms: u64,
+    #[serde(default)]
+    times: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    keeping: Option<KeepingForm>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeepingForm {
+    queues: Vec<String>,
+    excess_per_mille: u64,
+    since_ms: u64,
+    #[serde(default)]
+    is_entitled: bool,
+}
+
+impl From<&BoundRecord> for BoundForm {
+    fn from(BoundRecord { owner, since_ms, times, keeping }: &BoundRecord) -> Self {
+        let form = |DumpedKeeping { queues, excess_per_mille, since_ms, is_entitled }: &DumpedKeeping| KeepingForm {
+            queues: queues.clone(),
+            excess_per_mille: *excess_per_mille,
+            since_ms: *since_ms,
+            is_entitled: *is_entitled,
+        };
+        let keeping = keeping.as_ref().map(form);
+        Self { owner: owner.into(), since_ms: *since_ms, times: *times, keeping }
+    }
+}
+
+impl From<BoundForm> for BoundRecord {
+    fn from(BoundForm { owner, since_ms, times, keeping }: BoundForm) -> Self {
+        let keeping = keeping.map(|KeepingForm { queues, excess_per_mille, since_ms, is_entitled }| DumpedKeeping {
+            queues,
+            excess_per_mille,
+            since_ms,
+            is_entitled,
+        });
+        Self { owner: owner.into(), since_ms, times, keeping }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -1,9 +1,12 @@
-//! The format of the engine's records in the database. It is a contract of its own, apart from the engine's types.
+//! The format of what the engine must still know after a restart: its records as text. It is a contract of its own, apart
+//! from the engine's types.
 //!
 //! Each record is a JSON object with a format number beside it. Unknown fields are ignored. A missing field gets its
 //! smallest value, unless the record makes no sense without it. So fields can be added, and the number changes only
 //! when an older program would misunderstand a record. All types are taken apart and built without `..`, so the
 //! compiler reports every new field of the engine.
+
+#![forbid(unsafe_code)]
 
 mod alternatives;
 mod claim;
@@ -26,11 +29,6 @@ use claim::ClaimForm;
 use memory::MemoryForm;
 use node::NodeForm;
 
-/// The kinds of records.
-pub(crate) const CLAIM: &str = "claim";
-pub(crate) const NODE: &str = "node";
-pub(crate) const MEMORY: &str = "memory";
-
 /// The format in which every kind is written, and the newest that is read. All earlier formats are read, too: their
 /// fields have the same meaning today. Format 2 added counted resources of nodes, terms of a node affinity, effects of
 /// taints, and tolerations of more than one taint: a program that ignored these would place claims where they must not
@@ -50,33 +48,55 @@ fn read<F: DeserializeOwned>(format: i64, text: &str) -> Result<F, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-pub(crate) fn write_claim(record: &ClaimRecord) -> (u32, String) {
+/// The record of a claim as text, with its format.
+#[must_use]
+pub fn write_claim(record: &ClaimRecord) -> (u32, String) {
     write(&ClaimForm::from(record))
 }
 
-pub(crate) fn read_claim(format: i64, text: &str) -> Result<ClaimRecord, String> {
+/// The record of a claim.
+///
+/// # Errors
+/// If this program does not know the format, or the text is no such record.
+pub fn read_claim(format: i64, text: &str) -> Result<ClaimRecord, String> {
     read::<ClaimForm>(format, text).map(ClaimRecord::from)
 }
 
-pub(crate) fn write_node(record: &NodeRecord) -> (u32, String) {
+/// The record of a node as text, with its format.
+#[must_use]
+pub fn write_node(record: &NodeRecord) -> (u32, String) {
     write(&NodeForm::from(record))
 }
 
-pub(crate) fn read_node(format: i64, text: &str) -> Result<NodeRecord, String> {
+/// The record of a node.
+///
+/// # Errors
+/// If this program does not know the format, or the text is no such record.
+pub fn read_node(format: i64, text: &str) -> Result<NodeRecord, String> {
     read::<NodeForm>(format, text).map(NodeRecord::from)
 }
 
-pub(crate) fn write_memory(memory: &Memory) -> (u32, String) {
+/// What the engine remembers as text, with its format.
+#[must_use]
+pub fn write_memory(memory: &Memory) -> (u32, String) {
     write(&MemoryForm::from(memory))
 }
 
-pub(crate) fn read_memory(format: i64, text: &str) -> Result<Memory, String> {
+/// What the engine remembered.
+///
+/// # Errors
+/// If this program does not know the format, or the text is no memory.
+pub fn read_memory(format: i64, text: &str) -> Result<Memory, String> {
     read::<MemoryForm>(format, text)?.try_into()
 }
 
 /// The key of a claim's record: the UID, and for a stray also the generation. It is a JSON list, because a UID can be
 /// any text.
-pub(crate) fn write_claim_key(key: &ClaimKey) -> String {
+///
+/// # Panics
+/// Never: lists of texts and numbers can be written.
+#[must_use]
+pub fn write_claim_key(key: &ClaimKey) -> String {
     let ClaimKey { uid, stray } = key;
     let text = match stray {
         None => serde_json::to_string(&[uid.as_str()]),
@@ -85,7 +105,11 @@ pub(crate) fn write_claim_key(key: &ClaimKey) -> String {
     text.expect("lists of texts and numbers can be written")
 }
 
-pub(crate) fn read_claim_key(text: &str) -> Result<ClaimKey, String> {
+/// The claim, or the stray, that a key names.
+///
+/// # Errors
+/// If the text is no key.
+pub fn read_claim_key(text: &str) -> Result<ClaimKey, String> {
     if let Ok([uid]) = serde_json::from_str::<[String; 1]>(text) {
         return Ok(ClaimKey { uid: uid.into(), stray: None });
     }
