@@ -39,7 +39,7 @@ enum Command {
     /// Start a whole cluster on this machine, with simulated GPUs, to try it out. Ctrl-C ends it.
     Dev(DevArgs),
     /// Schedule the pods of a Kubernetes cluster that name this scheduler.
-    Kubernetes(KubernetesArgs),
+    Kubernetes(Box<KubernetesArgs>),
     /// Copy the state of `serve` into a new file, whether that scheduler runs or not.
     Backup(BackupArgs),
 }

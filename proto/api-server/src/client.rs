@@ -169,6 +169,12 @@ pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
+/// Whether this client does not have the right.
+#[must_use]
+pub fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
 /// Whether another client was faster: it has changed the object, or made one of the same name.
 #[must_use]
 pub fn is_conflict(error: &kube::Error) -> bool {

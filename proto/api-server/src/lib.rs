@@ -10,7 +10,9 @@ pub mod questions;
 mod queue;
 pub mod slice_config;
 
-pub use client::{ConnectError, Patience, client_with, connect, is_conflict, is_not_found, is_passing, message};
+pub use client::{
+    ConnectError, Patience, client_with, connect, is_conflict, is_forbidden, is_not_found, is_passing, message,
+};
 pub use events::{Events, NOT_READ, pod_reference};
 pub use inventory::{INVENTORY, Inventory, InventoryDevice};
 pub use kube::Client;

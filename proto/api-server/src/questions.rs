@@ -58,6 +58,9 @@ pub struct Queue {
     /// The fair share at this time, in thousandths of a GPU; `None`: nothing is shared out by queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fair_share_gpu_millis: Option<u64>,
+    /// What its pods have held lately of the GPUs' time, in millionths of what there was.
+    #[serde(default)]
+    pub past_usage_ppm: u64,
     /// The amount that its pods hold, in thousandths of a GPU.
     pub held_gpu_millis: u64,
     /// The amount that its pending pods ask for, in thousandths of a GPU.

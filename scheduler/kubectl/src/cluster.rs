@@ -70,8 +70,3 @@ async fn config(args: &Global) -> Result<Config, Failure> {
 pub(crate) fn cannot(what: &str, error: &kube::Error) -> Failure {
     Failure::new(format!("cannot {what}: {}", message(error)))
 }
-
-/// Whether the API server denies this user the request.
-pub(crate) fn is_forbidden(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 403)
-}

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_api_server::{INVENTORY, Inventory, message};
+use aliquot_api_server::{INVENTORY, Inventory, is_forbidden, message};
 use aliquot_dialects::{DECISION, Decision, quantity};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim, ResourceSlice};
 use kube::api::{Api, ListParams};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, cannot, is_forbidden};
+use crate::cluster::{Cluster, cannot};
 use crate::failure::Failure;
 
 /// The name of the managers' driver.

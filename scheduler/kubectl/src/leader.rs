@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use aliquot_api_server::message;
 use aliquot_api_server::questions::{LEASE, Problem, QUESTIONS_PORT, pod_of};
+use aliquot_api_server::{is_forbidden, message};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
-use crate::cluster::{Cluster, is_forbidden};
+use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::port::{Port, Unreached};
 

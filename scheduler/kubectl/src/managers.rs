@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use aliquot_api_server::is_forbidden;
 use aliquot_api_server::questions::ContainerName;
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -10,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::{Cluster, is_forbidden};
+use crate::cluster::Cluster;
 use crate::port::{Port, Unreached};
 use crate::usage::{PartKey, Used};
 

@@ -54,7 +54,7 @@ fn table(queues: &[Queue], is_wide: bool, look: Look) -> String {
     let mut headings = vec![("QUEUE", Align::Left)];
     headings.extend(columns.map(|heading| (heading, Align::Right)));
     if is_wide {
-        headings.extend([("FIRST", Align::Left), ("WAITS BECAUSE", Align::Left)]);
+        headings.extend([("USED LATELY", Align::Right), ("FIRST", Align::Left), ("WAITS BECAUSE", Align::Left)]);
     }
     let mut table = Table::new(headings);
     for queue in queues {
@@ -71,7 +71,9 @@ fn table(queues: &[Queue], is_wide: bool, look: Look) -> String {
         ];
         if is_wide {
             let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-            row.extend([text(&queue.first), text(&queue.first_waits_because)]);
+            // In tenths of a percent of all GPU time that there was.
+            let lately = format!("{} %", thousandths_human(queue.past_usage_ppm / 1000 * 100));
+            row.extend([lately, text(&queue.first), text(&queue.first_waits_because)]);
         }
         table.row(row);
     }
@@ -90,6 +92,7 @@ mod tests {
             depth: 1,
             quota_gpu_millis: Some(2500),
             limit_gpu_millis: Some(4000),
+            past_usage_ppm: 125_900,
             held_gpu_millis: 500,
             waiting: 1,
             first: Some("team/a".into()),
@@ -103,7 +106,7 @@ mod tests {
              all         all      -           8     0          0        0        0\n\
              \x20 vision    2.5      4           -   0.5          0        0        1\n"
         );
-        assert!(table(&queues, true, Look::PLAIN).contains("  FIRST   WAITS BECAUSE\n"));
-        assert!(table(&queues, true, Look::PLAIN).ends_with("  team/a  no room\n"));
+        assert!(table(&queues, true, Look::PLAIN).contains("  USED LATELY  FIRST   WAITS BECAUSE\n"));
+        assert!(table(&queues, true, Look::PLAIN).ends_with("       12.5 %  team/a  no room\n"));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_api_server::queue_of;
+use aliquot_api_server::{is_forbidden, queue_of};
 use aliquot_dialects::quantity::thousandths;
 use k8s_openapi::api::core::v1::{Event, LimitRange, LimitRangeItem, Namespace, Pod, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -12,7 +12,7 @@ use kube::api::{Api, ListParams};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::cluster::{Cluster, is_forbidden};
+use crate::cluster::Cluster;
 
 /// The queue of other namespaces.
 const DEFAULT_QUEUE: &str = "default";

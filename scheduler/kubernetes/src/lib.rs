@@ -9,7 +9,8 @@
 //!
 //! The API server is the memory: a leader that begins reads all, and goes on. One annotation, written together with the
 //! binding, says which devices a pod has (`aliquot.dev/devices`); its node's manager enforces it. Where managers are
-//! DRA drivers the allocation of the pod's ResourceClaim says it, which is written just before the binding.
+//! DRA drivers the allocation of the pod's ResourceClaim says it, which is written just before the binding. What the
+//! engine has learned, such as what queues have used so far, is in a `ConfigMap` (`remembered`).
 //!
 //! Pods of kube-scheduler can have their devices here as well: it asks by its extender protocol (`extender`), and the
 //! same engine decides.
@@ -52,6 +53,7 @@ mod questions;
 mod queue;
 mod queue_status;
 mod readiness;
+mod remembered;
 mod report;
 mod reports;
 mod reservation;

@@ -126,6 +126,7 @@ fn all_queues(view: &View) -> Vec<Queue> {
             quota_gpu_millis: queue.quota_gpu_millis,
             limit_gpu_millis: queue.limit_gpu_millis,
             fair_share_gpu_millis: queue.fair_share_gpu_millis,
+            past_usage_ppm: queue.past_usage_ppm,
             held_gpu_millis: queue.held_gpu_millis,
             pending_gpu_millis: queue.pending_gpu_millis,
             running: queue.running,

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aliquot_api_server::{Client, ConnectError, Events, connect};
 use aliquot_scheduler_engine::{
-    Acknowledge, Backend, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, Engine, Message, Observation,
-    Saved, Settings, Shown, Store, StoreError,
+    Acknowledge, Backend, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, Engine, Memory, Message,
+    Observation, Saved, Settings, Shown, Store, StoreError,
 };
 use aliquot_telemetry::Telemetry;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -25,12 +25,12 @@ use crate::tls::TlsFiles;
 use crate::watches::Watches;
 use crate::webhook::Webhook;
 use crate::{
-    claim_report, elastic, group_report, left_over, questions, queue_status, readiness, report, reports, suspension,
-    writer,
+    claim_report, elastic, group_report, left_over, questions, queue_status, readiness, remembered, report, reports,
+    suspension, writer,
 };
 
 /// The pause before what could not be done is tried again.
-const RETRY: Duration = Duration::from_secs(5);
+pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
 /// The time within which each binding is answered. The longest wait is that for devices and volumes.
 pub(crate) const START_DEADLINE_MS: u64 = 2 * readiness::LONGEST.as_millis() as u64;
@@ -273,16 +273,24 @@ impl Backend for ApiServer {
     }
 }
 
-/// A store that saves nothing, because the API server is the memory. Nothing goes out after the lease is over.
-struct Fenced(Fence);
+/// A store that saves only what the API server does not know, and that not at once. Nothing goes out after the lease is
+/// over.
+struct Fenced {
+    fence: Fence,
+    learned: watch::Sender<Memory>,
+}
 
 impl Store for Fenced {
     fn load(&mut self) -> Result<Saved, StoreError> {
         Ok(Saved::default())
     }
 
-    fn save(&mut self, _: &Batch) -> Result<(), StoreError> {
-        self.0.left().map(drop).ok_or_else(|| StoreError("the lease is over".into()))
+    fn save(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        self.fence.left().ok_or_else(|| StoreError("the lease is over".into()))?;
+        if let Some(memory) = &batch.memory {
+            self.learned.send_replace(memory.clone());
+        }
+        Ok(())
     }
 }
 
@@ -352,9 +360,11 @@ async fn lead(
 ) -> Result<(), ServeError> {
     let mut watches = Watches::start(&client, shared);
     watches.complete().await;
+    let memory = remembered::read(client.clone(), &config.namespace).await;
     let saved = shared.read(|mirror| Saved {
         term,
         claims: mirror.added_ms().map(|(uid, added_ms)| added(uid, added_ms)).collect(),
+        memory,
         ..Saved::default()
     });
     // Nodes hold no leases: kubelet and the API server say what runs.
@@ -362,13 +372,15 @@ async fn lead(
     let engine = Engine::new(decisions, settings, saved);
     let (writes, to_write) = mpsc::unbounded_channel();
     let (to_engine, inbox) = std_mpsc::channel();
+    let (learned, to_remember) = watch::channel(Memory::default());
     let (shown, clock) = (Shown::default(), Clock::new());
     let leading = Leading::new(shared, &shown, term);
     shared.status.leads(Some(leading.clone()));
     let (ended, has_ended) = oneshot::channel();
     shared.begin(to_engine);
     let engine = {
-        let (mut backend, mut store) = (ApiServer { shared: Arc::clone(shared), writes }, Fenced(shared.fence.clone()));
+        let mut backend = ApiServer { shared: Arc::clone(shared), writes };
+        let mut store = Fenced { fence: shared.fence.clone(), learned };
         let shown = shown.clone();
         move || {
             let run =
@@ -385,6 +397,7 @@ async fn lead(
             Err(_) => Ok(()),
         },
         () = writer::run(client.clone(), Arc::clone(shared), events.clone(), to_write) => Ok(()),
+        () = remembered::run(client.clone(), &config.namespace, Arc::clone(shared), to_remember) => Ok(()),
         () = left_over::run(client.clone(), Arc::clone(shared)) => Ok(()),
         () = report::run(client.clone(), Arc::clone(shared), shown.clone(), events.clone()) => Ok(()),
         () = group_report::run(client.clone(), Arc::clone(shared), events.clone()) => Ok(()),

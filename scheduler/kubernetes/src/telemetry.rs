@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_api_server::message;
+use aliquot_api_server::{is_forbidden, message};
 use aliquot_scheduler_engine::{Phase, Shown, View, Whereabouts};
 use aliquot_telemetry::{Level, NodeState, Telemetry, register_view};
 use parking_lot::Mutex;
@@ -55,16 +55,18 @@ pub(crate) enum Written {
     Condition,
     ElasticGpu,
     Lease,
+    Memory,
     PodGroupStatus,
     QueueStatus,
     Suspension,
 }
 
 impl Written {
-    const ALL: [Written; 6] = [
+    const ALL: [Written; 7] = [
         Written::Condition,
         Written::ElasticGpu,
         Written::Lease,
+        Written::Memory,
         Written::PodGroupStatus,
         Written::QueueStatus,
         Written::Suspension,
@@ -75,6 +77,7 @@ impl Written {
             Written::Condition => "condition",
             Written::ElasticGpu => "elastic-gpu",
             Written::Lease => "lease",
+            Written::Memory => "memory",
             Written::PodGroupStatus => "pod-group-status",
             Written::QueueStatus => "queue-status",
             Written::Suspension => "suspension",
@@ -203,7 +206,7 @@ impl Status {
     /// on without a right.
     pub(crate) fn write_refused(&self, written: Written, object: &str, error: &kube::Error) {
         self.write_failed(written);
-        let (what, is_forbidden) = (written.word(), matches!(error, kube::Error::Api(status) if status.code == 403));
+        let (what, is_forbidden) = (written.word(), is_forbidden(error));
         let error = message(error);
         if is_forbidden && self.is_to_say_forbidden(written) {
             let hint = "apply the scheduler's manifests, which give it the right";

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use aliquot_kubernetes_scheduler::{Config, ExtenderListener, Listeners, TlsFiles, serve};
-use aliquot_scheduler::policy::PolicyName;
 use anyhow::{Context, Result, ensure};
 use tokio::sync::oneshot;
 
-use crate::commands::live::{block_signals, decisions, start_log};
+use crate::commands::live::{DecisionArgs, block_signals, start_log};
 
 /// The file in which a pod finds the name of its own namespace.
 const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -32,9 +31,8 @@ pub(crate) struct KubernetesArgs {
     /// [default: the pod's own, or aliquot-system]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Placement policy
-    #[arg(long, value_enum, default_value_t)]
-    policy: PolicyName,
+    #[command(flatten)]
+    decisions: DecisionArgs,
     /// Node labels that describe the topology, the outermost first, for example
     /// topology.kubernetes.io/zone,example.com/rack. A gang can be required to stay within one value of a label
     #[arg(long, value_name = "LABEL,LABEL", value_delimiter = ',', default_value = "kubernetes.io/hostname")]
@@ -143,7 +141,7 @@ pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start threads")?;
-    let served = runtime.block_on(serve(config, listeners, decisions(args.policy), asked));
+    let served = runtime.block_on(serve(config, listeners, args.decisions.decisions(), asked));
     // The error's text contains its causes already.
     served.map_err(|error| anyhow::Error::msg(error.to_string()))
 }

@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 
-use aliquot_scheduler::policy::PolicyName;
 use aliquot_standalone::config::Config;
 use aliquot_standalone::{Server, State};
 use anyhow::Result;
 
-use crate::commands::live::{block_signals, decisions, start_log};
+use crate::commands::live::{DecisionArgs, block_signals, start_log};
 
 /// The configuration file that is read by default, if it exists.
 const FILE: &str = "/etc/aliquot/scheduler.toml";
@@ -35,9 +34,8 @@ pub(crate) struct ServeArgs {
     /// Address on which to serve /metrics and /healthz, without encryption [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_address: Option<SocketAddr>,
-    /// Placement policy
-    #[arg(long, value_enum, default_value_t)]
-    policy: PolicyName,
+    #[command(flatten)]
+    decisions: DecisionArgs,
     /// Log level or filter, in the syntax of RUST_LOG
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log_level: String,
@@ -74,7 +72,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     // Without systemd there is no socket to notify.
     let say_ready = || _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let Some(state) = State::wait(&config, say_ready, &asked)? else { return Ok(()) };
-    let server = Server::start(&config, decisions(args.policy), state)?;
+    let server = Server::start(&config, args.decisions.decisions(), state)?;
     if let Some(invitation) = server.invitation() {
         println!(
             "No node has joined yet. On the first one, run as root, within an hour:\n\n    {}\n",

@@ -273,6 +273,7 @@ pub(crate) fn queues(view: &View) -> Vec<wire::Queue> {
         wire::Queue {
             held_gpu_millis: queue.held_gpu_millis,
             fair_share_gpu_millis: queue.fair_share_gpu_millis.unwrap_or(0),
+            past_usage_ppm: queue.past_usage_ppm,
             pending_gpu_millis: queue.pending_gpu_millis,
             running: queue.running,
             pending: queue.waiting,

@@ -22,6 +22,8 @@ pub struct QueueUse {
     pub limit_gpu_millis: Option<u64>,
     /// The fair share at this time, in thousandths of a device; `None`: nothing is shared out.
     pub fair_share_gpu_millis: Option<u64>,
+    /// What the queue's claims have held lately of the devices' time, in millionths of what there was.
+    pub past_usage_ppm: u64,
     /// The amount that the queue's claims hold, in thousandths of a device.
     pub held_gpu_millis: u64,
     /// The amount that its pending claims ask for, in thousandths of a device.
@@ -69,6 +71,7 @@ pub fn queue_uses(view: &View) -> Vec<QueueUse> {
             quota_gpu_millis: allowance.and_then(|allowance| allowance.quota),
             limit_gpu_millis: allowance.and_then(|allowance| allowance.limit),
             fair_share_gpu_millis: time.and_then(|of| of.fair_share),
+            past_usage_ppm: time.map_or(0, |of| of.past_usage_ppm),
             held_gpu_millis: time.map_or(0, |of| of.held),
             pending_gpu_millis: time.map_or(0, |of| of.requested.saturating_sub(of.held)),
             running: id.and_then(|id| running.get(&id)).copied().unwrap_or(0),

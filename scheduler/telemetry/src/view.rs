@@ -152,11 +152,17 @@ fn queues(registry: &mut Registry, queues: &[QueueUse]) {
         }
         family
     };
+    let past = Family::<OfQueue, Amount>::default();
+    for queue in queues {
+        let ratio = queue.past_usage_ppm as f64 / 1_000_000.0;
+        past.get_or_create(&OfQueue { queue: queue.name.clone() }).set(ratio);
+    }
     let registry = registry.sub_registry_with_prefix("queue");
     registry.register("quota_gpus", "GPUs that a queue is guaranteed", gpus(|queue| queue.quota_gpu_millis));
     registry.register("limit_gpus", "GPUs that a queue may have at most", gpus(|queue| queue.limit_gpu_millis));
     registry.register("fair_share_gpus", "GPUs that a queue may have now", gpus(|queue| queue.fair_share_gpu_millis));
     registry.register("held_gpus", "GPUs that a queue has", gpus(|queue| Some(queue.held_gpu_millis)));
+    registry.register("past_usage_ratio", "GPU time that a queue had lately, as a part of all that there was", past);
     registry.register("pending_gpus", "GPUs that a queue waits for", gpus(|queue| Some(queue.pending_gpu_millis)));
     registry.register("running_tasks", "Members of tasks that run", count(|queue| queue.running));
     registry.register("pending_tasks", "Tasks that wait; a gang counts once", count(|queue| queue.waiting));

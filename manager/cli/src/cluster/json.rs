@@ -110,6 +110,7 @@ pub(crate) fn queue(queue: &Queue) -> Value {
         "weight": queue.weight,
         "held_gpu_millis": queue.held_gpu_millis,
         "fair_share_gpu_millis": queue.fair_share_gpu_millis,
+        "past_usage_ppm": queue.past_usage_ppm,
         "pending_gpu_millis": queue.pending_gpu_millis,
         "running": queue.running,
         "pending": queue.pending,

@@ -257,7 +257,8 @@ fn comparable(guaranteed: &[Vec<u64>], mut among: Vec<Vec<u64>>, divisions: &[Op
     among
 }
 
-fn usage_ppm(queue: &Queue, number: usize, there_was: &[DecayedUsage]) -> u64 {
+/// What a queue has held of a resource lately, in millionths of the capacity that there was.
+pub(crate) fn usage_ppm(queue: &Queue, number: usize, there_was: &[DecayedUsage]) -> u64 {
     match (queue.usage().get(number), there_was.get(number)) {
         (Some(used), Some(there_was)) => used.ppm_of(there_was),
         _ => 0,

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 
 use crate::decisions::plan::{Pending, Plan};
 use crate::decisions::scheduler::Scheduler;
-use crate::decisions::shares::Shares;
+use crate::decisions::shares::{Shares, usage_ppm};
 use crate::explain::reason::Reason;
 use crate::explain::sentence::Owner;
 use crate::state::cluster::Cluster;
@@ -45,6 +45,9 @@ pub struct ResourceReport {
     pub quota: Option<u64>,
     /// The most that it may hold; `None`: no limit.
     pub limit: Option<u64>,
+    /// What its claims have held lately, in millionths of the capacity that there was. The settings say how much that
+    /// counts against it.
+    pub past_usage_ppm: u64,
 }
 
 impl Scheduler {
@@ -98,6 +101,7 @@ fn resources(cluster: &Cluster, shares: &Shares, id: QueueId) -> Vec<ResourceRep
             fair_share: Some(shares.fair_share(id, number)).filter(|fair_share| *fair_share < u64::MAX),
             quota: allowance.quota,
             limit: allowance.limit,
+            past_usage_ppm: usage_ppm(queue, number, cluster.capacity_used()),
         })
     });
     reports.collect()

@@ -32,6 +32,7 @@ fn each_queue_is_reported_with_what_it_holds_and_why_its_first_claim_waits() {
         fair_share: Some(1000),
         quota: Some(0),
         limit: Some(1000),
+        past_usage_ppm: 0,
     };
     assert_eq!(red.resources.iter().find(|report| report.resource == Resource::DeviceCore), Some(&core));
     assert_eq!(red.waiting, 2);

@@ -23,7 +23,7 @@ use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
 use aliquot_dialects::{DECISION, Decision, GENERATION, NodeFacts as WordsOfNode, Spoken};
 use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_core::{EventError, QueueError};
-use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
+use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Memory, Observation, Saved, Settings, View, Whereabouts};
 use serde_json::{Value, json};
 
 use super::{Access, Binding, Eviction, GroupSaid, Mirror, Readiness, Suspended, Write};
@@ -63,6 +63,8 @@ struct World {
     policy: Box<dyn Policy>,
     engine: Engine,
     view: Option<std::sync::Arc<View>>,
+    /// What the engine has learned, as it was saved last.
+    learned: Memory,
     term: u64,
     now_ms: u64,
     made: u64,
@@ -103,9 +105,10 @@ impl World {
             volume_claims: BTreeMap::new(),
             suspended: BTreeMap::new(),
             mirror: Mirror::new("aliquot", 0, &[]),
-            engine: engine(policy.fork(), 0),
+            engine: engine(policy.fork(), 0, Memory::default()),
             policy,
             view: None,
+            learned: Memory::default(),
             term: 0,
             now_ms: 1_000_000,
             made: 0,
@@ -153,7 +156,7 @@ impl World {
         for pod in self.pods.values() {
             self.mirror.pod(PodFacts::of(typed(pod), "aliquot").unwrap());
         }
-        self.engine = engine(self.policy.fork(), self.term);
+        self.engine = engine(self.policy.fork(), self.term, self.learned.clone());
         self.hear();
         self.engine.handle(self.now_ms, Observation::Synced).unwrap();
         self.poll();
@@ -194,6 +197,7 @@ impl World {
     fn poll(&mut self) {
         let ready = self.engine.poll(self.now_ms);
         self.view = ready.view.or(self.view.take());
+        self.learned = ready.save.and_then(|batch| batch.memory).unwrap_or(std::mem::take(&mut self.learned));
         let commands = ready.commands.into_iter();
         let writes = commands.filter_map(|command| self.mirror.command(command)).collect();
         self.writes.extend(self.mirror.with_suspensions(writes, self.now_ms));
@@ -511,10 +515,10 @@ impl World {
     }
 }
 
-fn engine(policy: Box<dyn Policy>, term: u64) -> Engine {
+fn engine(policy: Box<dyn Policy>, term: u64, memory: Memory) -> Engine {
     let settings = aliquot_scheduler_core::Settings::default();
     let decisions = Decisions { policy, settings, usage_half_life_ms: 3_600_000 };
-    let saved = Saved { term, ..Saved::default() };
+    let saved = Saved { term, memory, ..Saved::default() };
     let settings = Settings { lease: None, start_deadline_ms: START_DEADLINE_MS, ..Settings::default() };
     Engine::new(decisions, settings, saved)
 }

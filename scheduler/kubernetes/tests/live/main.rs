@@ -17,6 +17,7 @@ mod other_drivers;
 mod peers;
 mod pod_groups;
 mod readiness;
+mod remembered;
 mod reports;
 mod rights;
 mod scheduling;

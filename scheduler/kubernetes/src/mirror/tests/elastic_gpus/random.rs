@@ -33,7 +33,7 @@ impl Parts {
         world.term += 1;
         world.writes.clear();
         world.mirror = Mirror::new("aliquot", world.term, &[]);
-        world.engine = engine(world.policy.fork(), world.term);
+        world.engine = engine(world.policy.fork(), world.term, world.learned.clone());
         self.show_all();
         let world = &mut self.world;
         world.nodes.clone().into_iter().for_each(|(name, node)| world.make_node(&name, node));

@@ -131,7 +131,7 @@ fn another_leader_keeps_the_rooms_of_parts() {
         world.writes.clear();
         let (nodes, pods) = (world.nodes.clone(), world.pods.clone());
         world.mirror = Mirror::new("aliquot", world.term, &[]);
-        world.engine = engine(world.policy.fork(), world.term);
+        world.engine = engine(world.policy.fork(), world.term, world.learned.clone());
         class(&mut world, json!({}));
         let bound = json!({"phase": "Bound", "elasticGPUName": "egpu-uid-of-part"});
         claim(&mut world, "part", json!({"status": bound}));
