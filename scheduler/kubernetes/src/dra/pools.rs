@@ -1,6 +1,7 @@
 //! The devices of drivers, by pool, from the ResourceSlices that they publish.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use aliquot_scheduler_core::{Bytes, DeviceSpec, Health};
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice, ResourceSliceSpec};
@@ -285,18 +286,33 @@ pub(crate) fn device_specs(
     devices.iter().filter_map(spec).collect()
 }
 
-/// The text by which constraints compare an attribute of devices: two texts are equal exactly if the values are.
-/// `None`: the device does not have the attribute.
-pub(crate) fn compared_value(driver: &str, device: &Device, attribute: &str) -> Option<String> {
-    let attributes = device.attributes.as_ref()?;
+/// The texts by which constraints compare an attribute of devices: two texts are equal exactly if the values are. A list
+/// (Kubernetes' feature gate `DRAListTypeAttributes`) has a text for each element. There is none if the device does not
+/// have the attribute.
+pub(crate) fn compared_values(driver: &str, device: &Device, attribute: &str) -> Vec<String> {
     // An attribute without a domain belongs to the driver's domain.
     let own = attribute.strip_prefix(driver).and_then(|rest| rest.strip_prefix('/'));
-    let value = attributes.get(attribute).or_else(|| attributes.get(own?))?;
-    let DeviceAttribute { bool, int, string, version, .. } = value;
-    bool.map(|value| format!("bool {value}"))
-        .or_else(|| int.map(|value| format!("int {value}")))
-        .or_else(|| string.as_ref().map(|value| format!("string {value}")))
-        .or_else(|| version.as_ref().map(|value| format!("version {value}")))
+    let value = device.attributes.as_ref().and_then(|all| all.get(attribute).or_else(|| all.get(own?)));
+    let Some(DeviceAttribute { bool, bools, int, ints, string, strings, version, versions }) = value else {
+        return Vec::new();
+    };
+    texts("bool", bool.as_ref(), bools.as_deref())
+        .or_else(|| texts("int", int.as_ref(), ints.as_deref()))
+        .or_else(|| texts("string", string.as_ref(), strings.as_deref()))
+        .or_else(|| texts("version", version.as_ref(), versions.as_deref()))
+        .unwrap_or_default()
+}
+
+/// The texts of a value of this type, or of the elements of a list; `None`: the attribute is of another type.
+fn texts<T: Display>(of_type: &str, value: Option<&T>, list: Option<&[T]>) -> Option<Vec<String>> {
+    let text = |value: &T| format!("{of_type} {value}");
+    value.map(|value| vec![text(value)]).or_else(|| Some(list?.iter().map(text).collect()))
+}
+
+/// The text by which an attribute of a device of our driver is compared: its attributes are no lists.
+pub(crate) fn compared_value(device: &Device, attribute: &str) -> Option<String> {
+    let [value] = <[String; 1]>::try_from(compared_values(DRIVER, device, attribute)).ok()?;
+    Some(value)
 }
 
 pub(super) const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
@@ -365,6 +381,21 @@ mod tests {
         assert_eq!(devices(&mut pools), ["x"]);
         pools.slice_gone("a");
         assert!(devices(&mut pools).is_empty() && !pools.has_ours());
+    }
+
+    #[test]
+    fn lists_are_compared_by_their_elements() {
+        let device = |attributes: Value| -> Device {
+            serde_json::from_value(json!({"name": "d", "attributes": attributes})).unwrap()
+        };
+        let of = |value: Value| compared_values("d.example", &device(json!({"a": value})), "d.example/a");
+        assert_eq!(of(json!({"strings": ["x", "y"]})), ["string x", "string y"]);
+        // A single value is like a list with one element, and values of different types differ.
+        assert_eq!(of(json!({"string": "x"})), of(json!({"strings": ["x"]})));
+        assert_eq!(of(json!({"ints": [1]})), ["int 1"]);
+        assert_eq!(of(json!({"bools": [true, false]})), ["bool true", "bool false"]);
+        assert_eq!(of(json!({"versions": ["1.0.0"]})), of(json!({"version": "1.0.0"})));
+        assert_eq!(of(json!({})), [""; 0]);
     }
 
     #[test]

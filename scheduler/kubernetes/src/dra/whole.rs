@@ -70,32 +70,42 @@ pub(crate) struct Rule {
     /// The requests that the rule is about, by their places among all requests.
     pub(crate) linked: Vec<Linked>,
     pub(crate) comparison: Comparison,
-    /// The number of each device's compared value: equal values have equal numbers. A device without a value will not
-    /// do.
-    values: Vec<Option<usize>>,
+    /// The numbers of each device's compared values, ascending: equal values have equal numbers. A device has several if
+    /// its attribute is a list. One without a value will not do.
+    values: Vec<Vec<usize>>,
 }
 
 impl Rule {
-    /// `values`: the compared value of each device.
-    pub(crate) fn new(
-        linked: Vec<Linked>,
-        comparison: Comparison,
-        values: impl Iterator<Item = Option<String>>,
-    ) -> Rule {
+    /// `values`: the compared values of each device.
+    pub(crate) fn new(linked: Vec<Linked>, comparison: Comparison, values: impl Iterator<Item = Vec<String>>) -> Rule {
         let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
         let mut number = |value: String| {
             let next = numbers.len();
             *numbers.entry(value).or_insert(next)
         };
-        Rule { linked, comparison, values: values.map(|value| value.map(&mut number)).collect() }
+        let of_device = |values: Vec<String>| {
+            let different: BTreeSet<usize> = values.into_iter().map(&mut number).collect();
+            different.into_iter().collect()
+        };
+        Rule { linked, comparison, values: values.map(of_device).collect() }
     }
 
     fn is_about(&self, request: usize, choice: usize) -> bool {
         self.linked.iter().any(|of| of.request == request && of.choice.is_none_or(|of| of == choice))
     }
 
-    fn value(&self, device: usize) -> Option<usize> {
-        self.values.get(device).copied().flatten()
+    fn values(&self, device: usize) -> &[usize] {
+        self.values.get(device).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether a device with these values may be given beside the other devices that the rule is about: all have a value
+    /// in common, or no two of them have.
+    fn is_kept<'a>(&self, own: &[usize], mut others: impl Iterator<Item = &'a [usize]> + Clone) -> bool {
+        let is_common = |value: &usize| others.clone().all(|other| other.contains(value));
+        match self.comparison {
+            Comparison::Same => own.iter().any(is_common),
+            Comparison::Distinct => others.all(|other| !own.iter().any(|value| other.contains(value))),
+        }
     }
 }
 
@@ -309,13 +319,10 @@ impl Search<'_> {
     fn is_allowed(&self, place: usize, device: usize, share: &[Amount]) -> bool {
         let Some(choice) = self.given.last().map(|given| given.choice) else { return false };
         let keeps = |rule: &Rule| {
-            let Some(own) = rule.value(device) else { return false };
+            let own = rule.values(device);
             let linked = self.given.iter().enumerate().filter(|(place, given)| rule.is_about(*place, given.choice));
-            let mut others = linked.flat_map(|(_, given)| &given.devices).filter_map(|other| rule.value(*other));
-            match rule.comparison {
-                Comparison::Same => others.all(|other| other == own),
-                Comparison::Distinct => others.all(|other| other != own),
-            }
+            let others = linked.flat_map(|(_, given)| &given.devices).map(|other| rule.values(*other));
+            !own.is_empty() && rule.is_kept(own, others)
         };
         let has_room = match self.is_admin(place) {
             true => self.room.has_for_access(device, share),

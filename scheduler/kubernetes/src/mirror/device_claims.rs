@@ -433,7 +433,7 @@ impl Mirror {
                 let selections = values.iter().filter(|(of, _)| of.taken(key, device).is_some());
                 let selected = selections.map(|(of, value)| (of.attribute.clone(), value.clone()));
                 let compared = claims.compared.iter().filter_map(|attribute| {
-                    Some((attribute.clone(), dra::compared_value(DRIVER, pool.devices.get(device)?, attribute)?))
+                    Some((attribute.clone(), dra::compared_value(pool.devices.get(device)?, attribute)?))
                 });
                 selected.chain(compared).chain(marked).collect()
             };

@@ -19,14 +19,14 @@ pub(super) fn narrowed(place: usize, request: &Request, rules: &[Rule], room: &R
         });
         for rule in rules.iter().filter(|rule| rule.is_about(place, number)) {
             let mut with_value: BTreeMap<usize, usize> = BTreeMap::new();
-            for value in choice.devices.iter().filter_map(|device| rule.value(*device)) {
-                *with_value.entry(value).or_default() += 1;
+            for value in choice.devices.iter().flat_map(|device| rule.values(*device)) {
+                *with_value.entry(*value).or_default() += 1;
             }
-            let is_enough = |value: usize| match rule.comparison {
-                Comparison::Same => with_value.get(&value).is_some_and(|devices| *devices >= choice.count),
+            let is_enough = |value: &usize| match rule.comparison {
+                Comparison::Same => with_value.get(value).is_some_and(|devices| *devices >= choice.count),
                 Comparison::Distinct => with_value.len() >= choice.count,
             };
-            choice.devices.retain(|device| rule.value(*device).is_some_and(is_enough));
+            choice.devices.retain(|device| rule.values(*device).iter().any(is_enough));
         }
         choice
     };
@@ -55,7 +55,9 @@ pub(super) fn unservable(requests: &[Request], rules: &[Rule], room: &Room) -> O
         });
         let mut with_value: BTreeMap<usize, BTreeMap<usize, Vec<&[Amount]>>> = BTreeMap::new();
         for (device, shares) in takers(linked) {
-            with_value.entry(rule.value(device)?).or_default().insert(device, shares);
+            for value in rule.values(device) {
+                with_value.entry(*value).or_default().insert(device, shares.clone());
+            }
         }
         let most = match rule.comparison {
             Comparison::Same => with_value.values().map(|takers| room.most(takers)).max().unwrap_or(0),
@@ -97,13 +99,13 @@ fn first_beyond(most: usize, mut counts: impl Iterator<Item = (usize, usize)>) -
 /// For each device the number of its *twins*: devices that can replace each other in every way to serve the requests, as
 /// long as the same is left of their capacities. If a request cannot have one of them, it cannot have another one.
 pub(super) fn twins(requests: &[Request], rules: &[Rule], room: &Room) -> BTreeMap<usize, usize> {
-    type Likeness<'a> = (Vec<(usize, usize, Vec<u128>)>, Vec<Option<usize>>, &'a [Amount], &'a [(usize, Groups)], bool);
+    type Likeness<'a> = (Vec<(usize, usize, Vec<u128>)>, Vec<&'a [usize]>, &'a [Amount], &'a [(usize, Groups)], bool);
     let mut alike: BTreeMap<usize, Likeness<'_>> = BTreeMap::new();
     for (place, request) in requests.iter().enumerate() {
         for (number, choice) in request.choices.iter().enumerate() {
             for device in &choice.devices {
                 let new = || {
-                    let values = rules.iter().map(|rule| rule.value(*device)).collect();
+                    let values = rules.iter().map(|rule| rule.values(*device)).collect();
                     let (amounts, sets) = (room.amounts_of(*device), room.sets_of(*device));
                     (Vec::new(), values, amounts, sets, room.is_shared(*device))
                 };

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_scheduler_core::Comparison;
+
 use super::room::Common;
 use super::{Given, Request, Room, Rule};
 
@@ -17,7 +19,8 @@ struct Left {
     stocks: Vec<u128>,
     /// What the given devices have in common of the sets that they can take of.
     sets: Vec<Option<Common>>,
-    /// For each rule about one of them, the values of the devices that are given already.
+    /// For each rule about one of them, the values of the devices that are given already: those that all have in common, or
+    /// those of any, as the rule compares them.
     values: Vec<BTreeSet<usize>>,
     /// How many devices each of their claims has already. A claim can have [`super::RESULTS_MAX`] at most.
     of_claims: BTreeMap<usize, usize>,
@@ -92,7 +95,16 @@ impl<'a> DeadEnds<'a> {
             let Some(rule) = self.rules.get(*rule) else { return BTreeSet::new() };
             let linked = given.iter().take(place).enumerate();
             let linked = linked.filter(|(place, given)| rule.is_about(*place, given.choice));
-            linked.flat_map(|(_, given)| &given.devices).filter_map(|device| rule.value(*device)).collect()
+            let mut all = linked.flat_map(|(_, given)| &given.devices).map(|device| rule.values(*device));
+            match rule.comparison {
+                Comparison::Distinct => all.flatten().copied().collect(),
+                Comparison::Same => {
+                    let Some(first) = all.next() else { return BTreeSet::new() };
+                    let others: Vec<&[usize]> = all.collect();
+                    let is_common = |value: &&usize| others.iter().all(|other| other.contains(value));
+                    first.iter().filter(is_common).copied().collect()
+                }
+            }
         };
         let mut of_claims: BTreeMap<usize, usize> = BTreeMap::new();
         for (request, given) in before().filter(|(request, _)| scope.claims.contains(&request.claim)) {

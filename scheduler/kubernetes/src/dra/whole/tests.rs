@@ -8,10 +8,11 @@ fn request(claim: usize, choices: &[(usize, &[usize])]) -> Request {
     Request { claim, choices: choices.iter().map(choice).collect(), is_admin: false }
 }
 
+/// `values`: for each device its values, with commas between them.
 fn rule(linked: &[(usize, Option<usize>)], comparison: Comparison, values: &[&str]) -> Rule {
     let linked = linked.iter().map(|(request, choice)| Linked { request: *request, choice: *choice });
-    let value = |text: &&str| (!text.is_empty()).then(|| (*text).to_owned());
-    Rule::new(linked.collect(), comparison, values.iter().map(value))
+    let of_device = |text: &&str| text.split(',').filter(|text| !text.is_empty()).map(str::to_owned).collect();
+    Rule::new(linked.collect(), comparison, values.iter().map(of_device))
 }
 
 fn search(requests: &[Request], rules: &[Rule]) -> Result<Vec<Given>, Failure> {
@@ -42,6 +43,16 @@ fn rules_hold_for_the_choices_that_they_name() {
     let listed = [request(0, &[(2, &[0, 1]), (2, &[0, 1])])];
     let of_first = rule(&[(0, Some(0))], Comparison::Same, &["a", "b"]);
     assert_eq!(search(&listed, &[of_first]), Ok(vec![given(1, &[0, 1])]));
+}
+
+#[test]
+fn lists_need_a_common_element_or_must_have_none() {
+    let requests = [request(0, &[(3, &[0, 1, 2, 3, 4])])];
+    let same = rule(&[(0, None)], Comparison::Same, &["a,b", "b,c", "a,c", "", "c,b"]);
+    // Each two of the first three have an element in common, but not all of them.
+    assert_eq!(search(&requests, &[same]), Ok(vec![given(0, &[0, 1, 4])]));
+    let distinct = rule(&[(0, None)], Comparison::Distinct, &["a,b", "b,c", "c,d", "", "e,e"]);
+    assert_eq!(search(&requests, &[distinct]), Ok(vec![given(0, &[0, 2, 4])]));
 }
 
 #[test]
@@ -211,12 +222,14 @@ fn is_right(requests: &[Request], rules: &[Rule], stocks: &Stocks, given: &[Give
         let is_linked = |of: &Linked| of.choice.is_none_or(|choice| given[of.request].choice == choice);
         let linked: Vec<usize> =
             rule.linked.iter().filter(|of| is_linked(of)).flat_map(|of| given[of.request].devices.clone()).collect();
-        let values: Vec<Option<usize>> = linked.iter().map(|device| rule.values[*device]).collect();
-        let different: BTreeSet<Option<usize>> = values.iter().copied().collect();
-        values.iter().all(|value| value.is_some())
+        let values: Vec<&Vec<usize>> = linked.iter().map(|device| &rule.values[*device]).collect();
+        let all: BTreeSet<usize> = values.iter().flat_map(|of| of.iter().copied()).collect();
+        values.iter().all(|of| !of.is_empty())
             && match rule.comparison {
-                Comparison::Same => different.len() <= 1,
-                Comparison::Distinct => different.len() == values.len(),
+                Comparison::Same => {
+                    all.is_empty() || all.iter().any(|value| values.iter().all(|of| of.contains(value)))
+                }
+                Comparison::Distinct => all.len() == values.iter().map(|of| of.len()).sum::<usize>(),
             }
     };
     let pairs = (0..requests.len()).flat_map(|later| (0..later).map(move |earlier| (earlier, later)));
@@ -298,7 +311,14 @@ fn compare_with_all_ways(cases: usize, have_shares: bool, have_admins: bool) -> 
                 Rule {
                     linked: linked.collect(),
                     comparison: [Comparison::Same, Comparison::Distinct][random(2)],
-                    values: (0..devices).map(|_| Some(random(4)).filter(|value| *value < 3)).collect(),
+                    values: (0..devices)
+                        .map(|_| {
+                            // Half of them are lists.
+                            let values = [random(4), if random(2) == 0 { random(4) } else { 3 }];
+                            let different: BTreeSet<usize> = values.into_iter().filter(|value| *value < 3).collect();
+                            different.into_iter().collect()
+                        })
+                        .collect(),
                 }
             })
             .collect();
@@ -472,7 +492,7 @@ fn what_failed_is_not_tried_again_after_other_choices() {
     requests.extend((0..5).map(|_| request(0, &[(1, &others)])));
     requests.push(request(1, &[(1, &[0, 1])]));
     let linked = (1..6).map(|request| Linked { request, choice: None }).collect();
-    let values = (0..15).map(|device| Some(format!("{device}")));
+    let values = (0..15).map(|device| vec![format!("{device}")]);
     let rule = Rule::new(linked, Comparison::Distinct, values);
     let found = super::search(&requests, &[rule], &Room::default(), TRIALS_MAX);
     let first = [&[0, 2][..], &[3], &[4], &[5], &[6], &[7], &[1]].map(|devices| given(0, devices));

@@ -12,7 +12,7 @@ use super::owned::Promised;
 use super::uses::{Use, of_results};
 use crate::dra::whole::{self, Amount, Choice, Failure, Given, Request, Room, Rule};
 use crate::dra::{
-    self, Amounts, Ask, ClaimFacts, CounterName, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value,
+    self, Amounts, Ask, ClaimFacts, CounterName, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_values,
     counters_taken_by, groups_of,
 };
 use crate::placement::{self, OPTIONAL_NODE_OPERATIONS};
@@ -202,12 +202,12 @@ impl Mirror {
         let (mut rules, mut before) = (Vec::new(), 0);
         for Asked { ask, .. } in asked {
             rules.extend(ask.links.iter().map(|link| {
-                let value = |device: &OnNode<'_>| {
-                    let known = claims.pools.get(device.pool)?.devices.get(device.name)?;
-                    compared_value(&device.pool.0, known, link.attribute())
+                let values_of = |device: &OnNode<'_>| {
+                    let known = claims.pools.get(device.pool).and_then(|pool| pool.devices.get(device.name));
+                    known.map(|known| compared_values(&device.pool.0, known, link.attribute())).unwrap_or_default()
                 };
                 let linked = link.requests.iter().map(|of| Linked { request: before + of.request, ..*of });
-                Rule::new(linked.collect(), link.comparison, devices.iter().map(value))
+                Rule::new(linked.collect(), link.comparison, devices.iter().map(values_of))
             }));
             before += ask.requests.len();
         }

@@ -17,7 +17,7 @@ use super::super::super::Mirror;
 use super::super::{DeviceClaims, USABLE};
 use super::allocation::{Asked, Decided, OurDevice, Ours};
 use super::{AskedOf, COUNTING_TRIALS_MAX, COUNTING_TRIALS_MIN, Kind};
-use crate::dra::{self, Ask, DRIVER, DevicesAsk, Free, Link, PoolKey, compared_value};
+use crate::dra::{self, Ask, DevicesAsk, Free, Link, PoolKey, compared_value};
 use crate::wanted::{ASKS_FOR_NONE, Lists, Mark};
 
 /// What pods of a kind can get on a node.
@@ -441,6 +441,6 @@ impl DeviceClaims {
     /// The values by which a device is compared with others; `None`: it lacks one.
     fn values_of(&self, our: &Our<'_>, pool: &PoolKey, name: &str) -> Option<Values> {
         let device = self.pools.get(pool)?.devices.get(name)?;
-        our.links.iter().map(|link| compared_value(DRIVER, device, link.attribute())).collect()
+        our.links.iter().map(|link| compared_value(device, link.attribute())).collect()
     }
 }

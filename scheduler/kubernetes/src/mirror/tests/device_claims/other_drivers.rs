@@ -155,6 +155,33 @@ fn a_gang_starts_only_where_there_are_cards_for_all() {
 }
 
 #[test]
+fn constraints_compare_lists_by_their_elements() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let device = |name: &str, roots: &[&str]| json!({"name": name, "attributes": {"roots": {"strings": roots}}});
+    let devices = json!([
+        device("a", &["0", "1"]),
+        device("b", &["1", "2"]),
+        device("c", &["0", "2"]),
+        {"name": "d", "attributes": {"roots": {"string": "2"}}},
+    ]);
+    world.pool_of_nics("nics", json!({"nodeName": "n"}), devices);
+    let three = json!([{"name": "x", "exactly": {"deviceClassName": NIC, "count": 3}}]);
+    // Each two of the first three have an element in common, but not all of them.
+    world.claim_of_nics("same", three, json!([{"matchAttribute": "nic.example.com/roots"}]));
+    world.pod_with_claim("same", "same", json!({}));
+    world.reconcile();
+    assert_eq!(world.nics_of("same"), ["x nics/b", "x nics/c", "x nics/d"]);
+    world.delete("same");
+    world.collect_claims();
+    let two = json!([{"name": "x", "exactly": {"deviceClassName": NIC, "count": 2}}]);
+    world.claim_of_nics("apart", two, json!([{"distinctAttribute": "nic.example.com/roots"}]));
+    world.pod_with_claim("apart", "apart", json!({}));
+    world.reconcile();
+    assert_eq!(world.nics_of("apart"), ["x nics/a", "x nics/d"]);
+}
+
+#[test]
 fn requests_constraints_and_taints_are_heeded() {
     let mut world = World::new();
     world.node("n", 0);
