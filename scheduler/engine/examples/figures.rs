@@ -321,6 +321,7 @@ fn restart() {
                 claim: key.uid.clone(),
                 instance: instance.generation,
                 amounts: instance.amounts.clone(),
+                since_ms: None,
             });
         }
         by_node

@@ -128,6 +128,7 @@ impl SimulatedNode {
             claim: claim.clone(),
             instance: *instance,
             amounts: there.amounts.clone(),
+            since_ms: None,
         });
         let running = running.collect();
         let (session, sequence, handled) = (self.session, self.next_sequence(), self.handled);

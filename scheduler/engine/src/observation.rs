@@ -85,6 +85,9 @@ pub struct Running {
     pub instance: Generation,
     /// What the instance holds: exactly the amounts of the last command that the node carried out for it.
     pub amounts: Amounts,
+    /// Since when it runs, in milliseconds. Counts for an instance that the engine does not know yet. `None`: since it is
+    /// seen.
+    pub since_ms: Option<u64>,
 }
 
 /// A sign of life. The engine answers it with [`Order::Renew`](crate::Order::Renew).

@@ -37,6 +37,8 @@ pub(crate) struct PodFacts {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) created_ms: u64,
+    /// When kubelet began to start it.
+    pub(crate) started_ms: Option<u64>,
     /// The name of the scheduler that it waits for.
     pub(crate) scheduler: String,
     /// The node that it is bound to.
@@ -126,6 +128,7 @@ impl PodFacts {
             peer_rules,
             name: metadata.name?,
             created_ms: created.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0),
+            started_ms: status.start_time.as_ref().and_then(|time| u64::try_from(time.0.as_millisecond()).ok()),
             node: spec.node_name.clone().filter(|node| !node.is_empty()),
             generation: annotations.get(GENERATION).and_then(|text| generation(text)),
             has_ended: status.phase.as_deref().is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase)),

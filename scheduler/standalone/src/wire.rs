@@ -22,6 +22,7 @@ pub(crate) fn report(name: &str, session: u64, sequence: u64, from: wire::Report
         claim: running.claim.into(),
         instance: generation(running.instance),
         amounts: amounts(running.amounts.unwrap_or_default()),
+        since_ms: None,
     });
     NodeReport {
         spec: spec(name, from.spec.unwrap_or_default()),

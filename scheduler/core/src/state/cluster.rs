@@ -189,6 +189,7 @@ impl Cluster {
             Event::ClaimWithdrawn(claim) => self.withdraw(claim).map(Outcome::displaced),
             Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(Outcome::ready),
             Event::ClaimSeen(claim, allocation) => self.see(claim, allocation),
+            Event::ClaimRunsSince(claim, since_ms) => self.runs_since(claim, since_ms).map(|()| Outcome::Done),
             Event::ClaimSilent(claim) => self.silent(claim).map(Outcome::displaced),
             Event::ClaimEvicted(claim) => self.stop(claim).map(Outcome::displaced),
             Event::ClaimFailed(claim) => self.fail(claim).map(Outcome::displaced),

@@ -54,6 +54,9 @@ pub enum Event {
     /// A claim that is not known to run was seen running. This is recorded whatever was decided before, even if less
     /// room is free than it holds. Later cycles evict claims from a node that holds more than it has.
     ClaimSeen(ClaimId, Allocation),
+    /// A claim that runs has done so since this time, in milliseconds: it was seen later than it was started. A time in
+    /// the future counts as now.
+    ClaimRunsSince(ClaimId, u64),
     /// It is unknown whether a running claim still runs. It counts as failed and is pending again. It may still be on
     /// its old place, so it is told to leave and holds that room until it is gone.
     ClaimSilent(ClaimId),

@@ -39,7 +39,7 @@ impl Engine {
 
     /// Takes in one running instance of a report.
     fn seen(&mut self, node: NodeId, session: u64, running: &Running) {
-        let Running { claim: uid, instance: generation, amounts } = running;
+        let Running { claim: uid, instance: generation, amounts, since_ms: _ } = running;
         if let Some(id) = self.entries.of_instance(uid, *generation) {
             let Some(instance) = self.entries.get(id).and_then(Entry::instance) else { return };
             if instance.node == node {
@@ -72,6 +72,9 @@ impl Engine {
         let Some(at) = self.allocation(node, &of.request, &running.amounts) else { return false };
         if self.apply(Event::ClaimSeen(claim, at)).is_err() {
             return false;
+        }
+        if let Some(since_ms) = running.since_ms {
+            self.apply_sure(Event::ClaimRunsSince(claim, since_ms));
         }
         self.note_instance(id, Some(running_instance(node, session, running.instance)));
         true

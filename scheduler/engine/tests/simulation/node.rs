@@ -81,6 +81,7 @@ impl Node {
             claim: claim.clone(),
             instance: *instance,
             amounts: container.amounts.clone(),
+            since_ms: None,
         });
         Observation::Node(Box::new(NodeReport {
             spec: self.spec.clone(),

@@ -26,7 +26,12 @@ fn an_ended_claim_is_stopped_after_a_restart_and_holds_its_room_until_then() {
     let (uid, next) = claim("next", 100, 50);
     kit.tell(Observation::Claim(uid, Box::new(next)));
     kit.tell(Observation::Synced);
-    kit.report(node(1), 1, first, vec![Running { claim: "first".into(), instance: first, amounts: amounts(0, 100) }]);
+    kit.report(
+        node(1),
+        1,
+        first,
+        vec![Running { claim: "first".into(), instance: first, amounts: amounts(0, 100), since_ms: None }],
+    );
     assert_eq!(stops(&kit.pass(100)), [("first", first)]);
     kit.outcome("first", first, first, StepOutcome::Gone);
     assert_eq!(kit.start().0.as_str(), "next");
@@ -42,7 +47,12 @@ fn a_stop_that_was_not_heard_is_repeated_when_its_node_is_back() {
     kit.tell(Observation::Synced);
     // The engine starts before its nodes report.
     kit.pass(1000);
-    kit.report(node(1), 1, first, vec![Running { claim: "first".into(), instance: first, amounts: amounts(0, 100) }]);
+    kit.report(
+        node(1),
+        1,
+        first,
+        vec![Running { claim: "first".into(), instance: first, amounts: amounts(0, 100), since_ms: None }],
+    );
     assert_eq!(stops(&kit.pass(100)), [("first", first)]);
     kit.outcome("first", first, first, StepOutcome::Gone);
     assert_eq!(kit.phase("first"), None);

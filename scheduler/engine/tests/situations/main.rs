@@ -72,7 +72,7 @@ fn amounts(device: usize, percent: u32) -> Amounts {
 
 fn running(name: &str, number: u64, device: usize, percent: u32) -> Running {
     let instance = Generation { term: 1, number };
-    Running { claim: name.into(), instance, amounts: amounts(device, percent) }
+    Running { claim: name.into(), instance, amounts: amounts(device, percent), since_ms: None }
 }
 
 /// The record of an instance that runs on the node.
@@ -224,7 +224,7 @@ fn a_report_that_is_older_than_what_was_heard_since_changes_nothing() {
         session: 1,
         sequence: kit.sequence + 1,
         handled: instance,
-        running: vec![Running { claim: "claim".into(), instance, amounts: amounts(0, 100) }],
+        running: vec![Running { claim: "claim".into(), instance, amounts: amounts(0, 100), since_ms: None }],
     };
     kit.sequence += 1;
     kit.outcome("claim", instance, instance, StepOutcome::Gone);
@@ -303,7 +303,7 @@ fn what_is_wanted_and_seen_running_is_not_started_again() {
 fn a_report_of_what_is_known_saves_and_commands_nothing() {
     let mut kit = Kit::new(1, Vec::new());
     let instance = kit.runs("claim", 100, 50);
-    let own = Running { claim: "claim".into(), instance, amounts: amounts(0, 100) };
+    let own = Running { claim: "claim".into(), instance, amounts: amounts(0, 100), since_ms: None };
     kit.report(node(1), 1, instance, vec![own]);
     let turn = kit.engine.poll(kit.now_ms);
     assert_eq!(turn.save, None);
@@ -314,7 +314,7 @@ fn a_report_of_what_is_known_saves_and_commands_nothing() {
 fn a_second_instance_of_a_claim_is_stopped() {
     let mut kit = Kit::new(2, Vec::new());
     let first = kit.runs("claim", 100, 50);
-    let own = Running { claim: "claim".into(), instance: first, amounts: amounts(0, 100) };
+    let own = Running { claim: "claim".into(), instance: first, amounts: amounts(0, 100), since_ms: None };
     kit.report(node(2), 1, first, vec![own, running("claim", 90, 1, 100)]);
     assert_eq!(stops(&kit.pass(100)), [("claim", Generation { term: 1, number: 90 })]);
     assert_eq!(kit.phase("claim"), Some(Phase::Running));

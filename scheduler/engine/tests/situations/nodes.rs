@@ -8,7 +8,7 @@ fn a_device_of_which_the_driver_says_another_model_stays_in_use() {
     let instance = kit.runs("claim", 50, 50);
     let mut renamed = node(1);
     renamed.devices[0].model = "A 80GB".into();
-    let own = Running { claim: "claim".into(), instance, amounts: amounts(0, 50) };
+    let own = Running { claim: "claim".into(), instance, amounts: amounts(0, 50), since_ms: None };
     kit.report(renamed, 1, instance, vec![own]);
     kit.runs("other", 50, 50);
     assert_eq!(kit.phase("claim"), Some(Phase::Running));
@@ -24,7 +24,7 @@ fn a_node_that_is_refused_keeps_its_lease_and_what_it_runs_and_gets_nothing_new(
     let kept = kit.runs("kept", 50, 50);
     let mut wrong = node(2);
     wrong.devices[1].uuid.clear();
-    let own = Running { claim: "kept".into(), instance: kept, amounts: amounts(0, 50) };
+    let own = Running { claim: "kept".into(), instance: kept, amounts: amounts(0, 50), since_ms: None };
     kit.sequence += 1;
     let (session, sequence, handled, running) = (1, kit.sequence, kept.max(gone), vec![own.clone()]);
     let report = NodeReport { spec: wrong, session, sequence, handled, running };
@@ -70,7 +70,7 @@ fn what_waits_for_room_does_not_start_on_a_cordoned_node() {
     let low = kit.runs("low", 100, 10);
     kit.want("high", 100, 90);
     assert_eq!(stops(&kit.pass(100)), [("low", low)]);
-    let own = Running { claim: "low".into(), instance: low, amounts: amounts(0, 100) };
+    let own = Running { claim: "low".into(), instance: low, amounts: amounts(0, 100), since_ms: None };
     kit.report(NodeSpec { cordoned: true, ..node(1) }, 1, low, vec![own]);
     kit.pass(100);
     assert_eq!(kit.whereabouts("high"), Some(Whereabouts::Waiting));
@@ -97,4 +97,19 @@ fn readers_of_an_idle_cluster_see_that_leases_are_renewed() {
     assert!(node.lease_until_ms.is_some_and(|until_ms| until_ms > kit.now_ms), "{node:?}");
     let views = view.version() - first;
     assert!(views <= 75, "{views} views in a minute");
+}
+
+#[test]
+fn an_instance_that_is_found_running_has_run_since_its_node_says() {
+    for (since_ms, started_ms) in [(Some(400), 400), (None, 1000), (Some(5000), 1000)] {
+        let mut kit = Kit::not_live(MemoryStore::default());
+        kit.want("claim", 100, 50);
+        kit.tell(Observation::Synced);
+        let there = Running { since_ms, ..running("claim", 1, 0, 100) };
+        kit.report(node(1), 1, Generation { term: 1, number: 1 }, vec![there]);
+        kit.pass(1);
+        let view = kit.view.as_ref().expect("readers see something");
+        let claim = view.claim_id(&"claim".into()).expect("it is in the books");
+        assert_eq!(view.cluster().started_ms(claim), Some(started_ms), "{since_ms:?}");
+    }
 }

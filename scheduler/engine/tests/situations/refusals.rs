@@ -48,7 +48,12 @@ fn a_refused_claim_is_chosen_again_later_also_after_a_restart() {
         kit.tell(Observation::Claim(uid, Box::new(claim)));
     }
     kit.tell(Observation::Synced);
-    kit.report(node(1), 1, command, vec![Running { claim: "first".into(), instance: first, amounts: amounts(0, 100) }]);
+    kit.report(
+        node(1),
+        1,
+        command,
+        vec![Running { claim: "first".into(), instance: first, amounts: amounts(0, 100), since_ms: None }],
+    );
     assert_eq!(kit.pass(1000), [], "it is still left alone");
     assert_eq!(stops(&kit.pass(5000)), [("first", first)]);
 }

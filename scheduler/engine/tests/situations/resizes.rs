@@ -124,7 +124,7 @@ fn a_resize_that_nobody_answers_is_repeated_and_goes_on_after_a_restart() {
     assert!(again > first && amounts_told == amounts(0, 75));
     assert_eq!(held(&kit, "claim"), Some(amounts(0, 75)));
     // Only an answer counts: an earlier command that is still under way could change what a report says.
-    let running = Running { claim: "claim".into(), instance, amounts: amounts(0, 75) };
+    let running = Running { claim: "claim".into(), instance, amounts: amounts(0, 75), since_ms: None };
     kit.report(node(1), 1, again, vec![running]);
     kit.pass(100);
     assert!(is_resizing(&kit, "claim"));
@@ -167,7 +167,7 @@ fn a_refusal_of_a_repeated_resize_says_nothing_about_the_first() {
         kit.want("other", 50, 50);
         assert_eq!(kit.pass(100), [], "the claim may hold 75 %");
         assert_eq!((held(&kit, "claim"), is_resizing(&kit, "claim")), (Some(amounts(0, 75)), true));
-        let running = Running { claim: "claim".into(), instance, amounts: amounts(0, percent) };
+        let running = Running { claim: "claim".into(), instance, amounts: amounts(0, percent), since_ms: None };
         kit.report(node(1), 1, again, vec![running]);
         let started = kit.pass(100);
         assert_eq!((held(&kit, "claim"), is_resizing(&kit, "claim")), (Some(amounts(0, percent)), false));
@@ -205,7 +205,7 @@ fn a_report_from_before_a_restart_does_not_confirm_a_resize() {
         session: 1,
         sequence: kit.sequence + 1,
         handled: instance,
-        running: vec![Running { claim: "claim".into(), instance, amounts: amounts(0, 25) }],
+        running: vec![Running { claim: "claim".into(), instance, amounts: amounts(0, 25), since_ms: None }],
     };
     kit.sequence += 1;
     assert_eq!(resize(&mut kit, "claim", 75), Ok(()));

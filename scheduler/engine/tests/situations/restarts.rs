@@ -117,7 +117,7 @@ fn a_lease_from_before_a_restart_may_be_longer() {
     kit.tell(Observation::Claim(uid, Box::new(of)));
     kit.tell(Observation::Synced);
     for _ in 0..12 {
-        let there = Running { claim: "claim".into(), instance, amounts: amounts(0, 100) };
+        let there = Running { claim: "claim".into(), instance, amounts: amounts(0, 100), since_ms: None };
         kit.report(node(1), 1, instance, vec![there]);
         kit.pass(1000);
     }
@@ -165,7 +165,12 @@ fn starts_that_a_node_did_not_hear_are_repeated_in_order() {
     kit.want("d", 20, 50);
     kit.pass(3000);
     let (claim, handled, _) = told[0].clone();
-    kit.report(node(1), 1, handled, vec![Running { claim, instance: handled, amounts: amounts(0, 20) }]);
+    kit.report(
+        node(1),
+        1,
+        handled,
+        vec![Running { claim, instance: handled, amounts: amounts(0, 20), since_ms: None }],
+    );
     let again = starts(&kit.pass(100));
     let names: Vec<_> = again.iter().map(|(claim, generation, _)| (claim.as_str(), *generation)).collect();
     assert_eq!(names[..2], [("b", told[1].1), ("c", told[2].1)], "the node has handled the first one");
@@ -283,7 +288,7 @@ fn what_is_kept_of_a_limit_for_a_claim_is_still_kept_after_a_restart() {
         kit.tell(in_small_queue(name, percent));
     }
     kit.tell(Observation::Synced);
-    let running = Running { claim: "first".into(), instance: first, amounts: amounts(0, 40) };
+    let running = Running { claim: "first".into(), instance: first, amounts: amounts(0, 40), since_ms: None };
     kit.report(node(1), 2, first, vec![running]);
     lives(&mut kit, 10_000);
     assert_eq!(kit.phase("first"), Some(Phase::Running));

@@ -106,7 +106,7 @@ fn a_saved_instance_that_holds_other_amounts_of_cpu_than_its_claim_asks_for_is_s
 fn a_claim_is_not_started_while_its_stray_runs() {
     let mut kit = Kit::new(2, Vec::new());
     let first = kit.runs("claim", 100, 50);
-    let own = Running { claim: "claim".into(), instance: first, amounts: amounts(0, 100) };
+    let own = Running { claim: "claim".into(), instance: first, amounts: amounts(0, 100), since_ms: None };
     kit.report(node(2), 1, first, vec![own, running("claim", 90, 1, 100)]);
     let stray = Generation { term: 1, number: 90 };
     assert_eq!(stops(&kit.pass(100)), [("claim", stray)]);

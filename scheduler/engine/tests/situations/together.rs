@@ -8,7 +8,12 @@ fn handed_over(at_once: bool) -> Kit {
     let instance = kit.runs("first", 100, 50);
     kit.want("waits", 100, 90);
     let (uid, of) = claim("heir", 100, 50);
-    let there = Running { claim: "heir".into(), instance: Generation { term: 0, number: 1 }, amounts: amounts(0, 100) };
+    let there = Running {
+        claim: "heir".into(),
+        instance: Generation { term: 0, number: 1 },
+        amounts: amounts(0, 100),
+        since_ms: None,
+    };
     kit.sequence += 2;
     let gone = Report {
         node: "node".into(),

@@ -198,6 +198,7 @@ impl Mirror {
                     claim: ClaimUid::from(uid.as_str()),
                     instance: instance.generation,
                     amounts: instance.amounts.clone(),
+                    since_ms: pod.facts.started_ms,
                 });
             }
         }

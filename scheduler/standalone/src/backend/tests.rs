@@ -78,11 +78,12 @@ impl Wire for Contract {
         match observation {
             Observation::Node(report) => {
                 let NodeReport { spec, session, sequence, handled, running } = *report;
-                let running = running.iter().map(|Running { claim, instance, amounts }| wire_types::Running {
-                    claim: claim.to_string(),
-                    instance: Some(wire::to_generation(*instance)),
-                    amounts: Some(wire::to_amounts(amounts)),
-                });
+                let running =
+                    running.iter().map(|Running { claim, instance, amounts, since_ms: _ }| wire_types::Running {
+                        claim: claim.to_string(),
+                        instance: Some(wire::to_generation(*instance)),
+                        amounts: Some(wire::to_amounts(amounts)),
+                    });
                 let said = wire_types::Report {
                     spec: Some(node_spec(&spec)),
                     handled: Some(wire::to_generation(handled)),

@@ -106,6 +106,15 @@ impl Cluster {
         Ok(ready)
     }
 
+    /// Notes since when a claim runs.
+    pub(super) fn runs_since(&mut self, id: ClaimId, since_ms: u64) -> Result<(), EventError> {
+        let now_ms = self.now_ms;
+        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
+        let started_ms = state.started_ms.as_mut().ok_or(EventError::NotPlaced(id))?;
+        *started_ms = since_ms.min(now_ms);
+        Ok(())
+    }
+
     /// Notes that a claim is no longer where it was placed. Returns the claims that are pending again.
     pub(super) fn stop(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         if self.claim_state(id)?.allocation.is_none() {

@@ -36,6 +36,7 @@ impl Mirror {
             claim: ClaimUid::from(holder.uid.as_str()),
             instance: HOLDS,
             amounts: Amounts { devices: vec![holder.part.clone()], ..Amounts::default() },
+            since_ms: None,
         })
     }
 

@@ -309,7 +309,7 @@ impl Mirror {
         let here = self.elastic_gpus.told.iter().filter(move |(_, told)| told.place.node == node);
         here.filter_map(|(name, told)| {
             let amounts = Amounts { devices: vec![told.place.part.clone()], ..Amounts::default() };
-            Some(Running { claim: uid_of(name), instance: told.instance?, amounts })
+            Some(Running { claim: uid_of(name), instance: told.instance?, amounts, since_ms: None })
         })
     }
 
