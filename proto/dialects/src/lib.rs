@@ -55,7 +55,7 @@ pub use constraints::{Constraints, Decided, DeviceFacts};
 pub use decision::{DECISION, DecidedPart, Decision, GANG, GANG_SIZE, GENERATION, NoDecision};
 pub use dialect::{Advertised, Count, Counted, Dialect, Placement, Unit, UnknownDialect};
 pub use environment::Placed;
-pub use pod::{Container, LABELS, NodeFacts, Pod, QgpuPolicy, own_annotations};
+pub use pod::{Container, LABELS, NodeFacts, Pod, QgpuPolicy, requesting_annotations};
 pub use refusal::Refusal;
 pub use systems::elastic_gpu::{ELASTIC_GPU, ELASTIC_GPU_CLAIM};
 pub use translate::{Clash, Spoken};

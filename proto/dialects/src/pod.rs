@@ -78,8 +78,14 @@ where
     }
 }
 
+/// Those of the annotations in Aliquot's domain that say how much a pod asks for, or that do not exist. Those of the
+/// scheduler, and those that name a claim for a part of a device, are left out.
+pub fn requesting_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> impl Iterator<Item = &'a str> {
+    own_annotations(keys).filter(|key| !OF_THE_SCHEDULER.contains(key) && !key.starts_with(ELASTIC_GPU_CLAIM))
+}
+
 /// Those of the annotations that are in Aliquot's domain, or in one below it.
-pub fn own_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> impl Iterator<Item = &'a str> {
+fn own_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> impl Iterator<Item = &'a str> {
     keys.map(String::as_str).filter(|key| is_own(key))
 }
 

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_dialects::own_annotations;
+use aliquot_dialects::requesting_annotations;
 use k8s_openapi::api::core::v1::Pod;
 
 /// A container's part of a claim; never empty.
@@ -121,10 +121,10 @@ pub(super) fn conflict(pod: &Pod, is_ours: impl Fn(&str) -> bool) -> Option<Stri
     })
 }
 
-/// Lists the annotations of ours on the pod, which are not read for pods with claims. `None` if it has none.
+/// Lists the annotations of the pod that would ask for something if it had no claims. `None` if it has none.
 #[must_use]
 pub(super) fn unread_annotations(pod: &Pod) -> Option<String> {
-    let ours: Vec<&str> = own_annotations(pod.metadata.annotations.iter().flat_map(BTreeMap::keys)).collect();
+    let ours: Vec<&str> = requesting_annotations(pod.metadata.annotations.iter().flat_map(BTreeMap::keys)).collect();
     let listed = || {
         format!(
             "{} changes nothing for claims: say it in the claim's config, as coreLimitPercent or priorityClass of a \
@@ -208,6 +208,23 @@ mod tests {
             "status": {"resourceClaimStatuses": [{"name": "two", "resourceClaimName": "pod-two-x"}]},
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn only_annotations_that_would_ask_for_something_change_nothing() {
+        let with = |keys: &[&str]| {
+            let mut pod = pod(json!([]));
+            let annotations = keys.iter().map(|key| ((*key).to_owned(), "1".to_owned()));
+            pod.metadata.annotations = Some(annotations.collect());
+            unread_annotations(&pod)
+        };
+        // The scheduler reads and writes these.
+        let of_the_scheduler =
+            ["aliquot.dev/generation", "aliquot.dev/devices", "aliquot.dev/gang", "aliquot.dev/gang-size"];
+        assert_eq!(with(&of_the_scheduler), None);
+        assert_eq!(with(&["elastic-gpu-claim.aliquot.dev/main", "example.com/note"]), None);
+        let text = with(&["aliquot.dev/generation", "aliquot.dev/gpu-core-limit"]).unwrap();
+        assert!(text.starts_with("aliquot.dev/gpu-core-limit changes nothing for claims"), "{text}");
     }
 
     /// A pod with a claim for its extended resources, with these requests of these containers.

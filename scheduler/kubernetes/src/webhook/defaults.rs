@@ -16,7 +16,7 @@
 //! decides, and what changes there later counts.
 
 use aliquot_api_server::QUEUE;
-use aliquot_dialects::{Dialect, GANG};
+use aliquot_dialects::{Dialect, GANG, GANG_SIZE};
 use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -65,7 +65,7 @@ pub(crate) fn filled_in(
     let annotations = metadata.annotations.unwrap_or_default();
     let labels = metadata.labels.unwrap_or_default();
     let is_named = |key: &str| labels.contains_key(key);
-    let is_in_gang = annotations.contains_key(GANG);
+    let is_in_gang = [GANG, GANG_SIZE].into_iter().any(|key| annotations.contains_key(key));
     let owners = metadata.owner_references.unwrap_or_default();
     let is_of_workload = gang::of_workload(&labels, &annotations, &owners).is_some();
     let words = pod::words(&spec, &labels, annotations);
@@ -220,6 +220,7 @@ mod tests {
             json!({"labels": {"aliquot.dev/queue": "q"}}),
             json!({"labels": {"aliquot.dev/scheduling-policy": "p"}}),
             json!({"annotations": {"aliquot.dev/gang": "g"}}),
+            json!({"annotations": {"aliquot.dev/gang-size": "2"}}),
             json!({"labels": {"ray.io/cluster": "c", "ray.io/node-type": "head"}}),
         ] {
             let mut meant = plain.clone();

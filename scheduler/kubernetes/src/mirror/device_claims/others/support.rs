@@ -1,5 +1,7 @@
 //! What is not supported of claims for devices of other drivers.
 
+use std::collections::BTreeMap;
+
 use super::super::DeviceClaims;
 use crate::dra::{Ask, DRIVER, DevicesAsk, Found};
 
@@ -27,22 +29,34 @@ impl DeviceClaims {
         Ok(())
     }
 
-    /// Refuses a request for all devices if it is not known which these are, if one is our driver's, or if one needs
-    /// what is not supported.
+    /// Refuses a request for all devices of a node if one is our driver's, or if it is known of no node which these are, or
+    /// that none needs what is not supported.
     fn check_all(&self, ask: &DevicesAsk, driver: &str) -> Result<(), String> {
         if !ask.is_all {
             return Ok(());
         }
-        let mut found = self.selection(ask)?.all_found();
-        let why = found.find_map(|((of, _), _, found)| match found {
-            Found::Failed(error) => Some(error.clone()),
-            _ if of == DRIVER => Some(format!("it selects devices of {DRIVER}, too")),
-            Found::Unsupported(feature) => {
-                Some(format!("a device needs {feature}, which Aliquot's scheduler does not support"))
-            }
-            _ => None,
-        });
-        why.map_or(Ok(()), |why| Err(format!("request {:?} asks for all devices of {driver}: {why}", ask.name)))
+        let refused = |why: String| format!("request {:?} asks for all devices of {driver}: {why}", ask.name);
+        // For each node, and for the pools that may have devices on several: why not all of its devices can be had.
+        let mut whys: BTreeMap<Option<&str>, Option<String>> = BTreeMap::new();
+        for (key, _, found) in self.selection(ask)?.all_found() {
+            let why = match found {
+                Found::Failed(error) => Some(error.clone()),
+                _ if key.0 == DRIVER => return Err(refused(format!("it selects devices of {DRIVER}, too"))),
+                Found::Unsupported(feature) => {
+                    Some(format!("a device needs {feature}, which Aliquot's scheduler does not support"))
+                }
+                Found::Usable | Found::Tainted | Found::Lacks(_) => None,
+            };
+            let node = self.pools.get(key).and_then(|pool| pool.node.as_deref());
+            // Whose devices our driver's are is not known before all of them can be looked at.
+            let node = node.filter(|_| key.0 != DRIVER);
+            let known = whys.entry(node).or_default();
+            *known = known.take().or(why);
+        }
+        let of_several = whys.remove(&None).flatten();
+        let is_known_of_one = whys.is_empty() || whys.values().any(Option::is_none);
+        let why = of_several.or_else(|| whys.into_values().flatten().next().filter(|_| !is_known_of_one));
+        why.map_or(Ok(()), |why| Err(refused(why)))
     }
 
     /// Why too few devices in the whole cluster can be given out for a request: the others need what is not supported,

@@ -391,6 +391,19 @@ fn what_is_not_supported_of_other_drivers_is_named() {
 }
 
 #[test]
+fn an_expression_that_fails_on_one_node_keeps_no_pod_from_another() {
+    let mut world = with_nics(&[1]);
+    world.node("m", 0);
+    let cards = json!([{"name": "new", "attributes": {"speed": {"int": 400}}}]);
+    world.pool_of_nics("m-nics", json!({"nodeName": "m"}), cards);
+    // The cards of node n do not say how fast they are.
+    let fast = json!([{"cel": {"expression": r#"device.attributes["nic.example.com"].speed > 100"#}}]);
+    world.pod_with_nic("all", json!({"allocationMode": "All", "selectors": fast}));
+    world.reconcile();
+    assert_eq!(world.nics_of("all"), ["nic m-nics/new"]);
+}
+
+#[test]
 fn a_card_without_a_binding_is_given_back_by_the_next() {
     let mut world = with_nics(&[1]);
     world.pod_with_nic("a", json!({}));
