@@ -1,10 +1,11 @@
 //! Jobs, nodes and queues in the form in which users see them.
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 
 use aliquot_proto::scheduler::v1 as wire;
-use aliquot_scheduler_core::DEFAULT_QUEUE;
 use aliquot_scheduler_core::explain::{Change, Exclusion, Reason};
+use aliquot_scheduler_core::{DEFAULT_QUEUE, NodeOperator, NodeTerm};
 use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
 use aliquot_telemetry::{NodeState, device_uses, queue_uses};
 
@@ -13,6 +14,9 @@ use crate::jobs::{
     Task, TaskState, Then,
 };
 use crate::sessions::Sessions;
+
+/// The most nodes that a reason names of those on which a job may run.
+const NODES_NAMED: usize = 3;
 
 /// A job for a user; `is_private`: without the parts that other users must not see.
 pub(crate) fn job(entry: &Entry, view: Option<&View>, is_private: bool) -> wire::Job {
@@ -308,13 +312,20 @@ pub(crate) fn explanation(entry: &Entry, task: &Task, view: &View, now_ms: u64) 
     wire::ExplainResponse { reasons, remedies, state: task_state(task).into() }
 }
 
-/// A reason in the words of users. The scheduler adds some labels to jobs by itself; users know the options because of
-/// which it does.
+/// A reason in the words of users. The scheduler adds some labels and terms to jobs by itself; users know the options
+/// because of which it does.
 fn words(reason: &Reason) -> String {
     let mut text = reason.to_string();
     let Reason::NoSuchNode { excluded, .. } = reason else { return text };
     for of in excluded {
-        let Exclusion::Label { key, value } = &of.what else { continue };
+        let (key, value) = match &of.what {
+            Exclusion::Label { key, value } => (key, value),
+            Exclusion::NodeTerms(terms) => {
+                text = with_named_nodes(&text, terms);
+                continue;
+            }
+            _ => continue,
+        };
         let (one, several, what) = match (key.as_str(), value.as_str()) {
             label if label == IMAGES_LABEL => ("runs", "run", "no images (`cluster.podman`)".to_owned()),
             label if label == SECRETS_LABEL => {
@@ -330,9 +341,35 @@ fn words(reason: &Reason) -> String {
     text
 }
 
+/// A reason that names the nodes on which a job may run as its user did. Only these nodes are terms of its request.
+fn with_named_nodes(text: &str, terms: &BTreeSet<NodeTerm>) -> String {
+    let of_requirements = terms.iter().flat_map(|term| &term.requirements).filter_map(|of| match &of.operator {
+        NodeOperator::In(nodes) => Some(nodes),
+        _ => None,
+    });
+    let nodes: Vec<String> = of_requirements.flatten().map(|node| format!("{node:?}")).collect();
+    let named = nodes.iter().take(NODES_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let others = match nodes.len().saturating_sub(NODES_NAMED) {
+        0 => String::new(),
+        1 => " and 1 other".to_owned(),
+        others => format!(" and {others} others"),
+    };
+    let what = format!("none of {named}{others} (--node)");
+    let terms = terms.iter().map(NodeTerm::to_string).collect::<Vec<_>>().join(" or ");
+    let affinity = format!("no term of the node affinity ({terms})");
+    text.replace(&format!("matches {affinity}"), &format!("is {what}"))
+        .replace(&format!("match {affinity}"), &format!("are {what}"))
+}
+
 /// A suggested change in the words of users.
 fn remedy(change: &Change) -> String {
-    let Change::DropLabel { key, value } = change else { return change.to_string() };
+    const OTHER_NODES: &str = "leave out --node, or name another node: aliquot nodes";
+    let (key, value) = match change {
+        Change::DropLabel { key, value } => (key, value),
+        // Only --node makes them.
+        Change::DropNodeTerms => return OTHER_NODES.to_owned(),
+        _ => return change.to_string(),
+    };
     match (key.as_str(), value.as_str()) {
         label if label == IMAGES_LABEL => {
             "set `cluster.podman` in the configuration of a node's manager, or leave out --image".to_owned()
@@ -340,7 +377,7 @@ fn remedy(change: &Change) -> String {
         label if label == SECRETS_LABEL => {
             "update the managers of nodes: those of older versions give no secrets to jobs".to_owned()
         }
-        (NODE_LABEL, _) => "leave out --node, or name another node: aliquot nodes".to_owned(),
+        (NODE_LABEL, _) => OTHER_NODES.to_owned(),
         _ => change.to_string(),
     }
 }
@@ -378,6 +415,7 @@ fn of_claims(entry: &Entry, task: &Task, view: &View, reasons: &mut Vec<String>,
 
 #[cfg(test)]
 mod tests {
+    use aliquot_scheduler_core::NodeRequirement;
     use aliquot_scheduler_core::explain::NodeCount;
 
     use super::*;
@@ -407,12 +445,26 @@ mod tests {
     }
 
     #[test]
+    fn nodes_that_are_not_among_the_named_ones_are_said_to_be() {
+        let not_among = |nodes: u32, named: &[&str]| {
+            let operator = NodeOperator::In(named.iter().map(|node| (*node).to_owned()).collect());
+            let requirements = [NodeRequirement { key: NODE_LABEL.to_owned(), operator }].into();
+            let what = Exclusion::NodeTerms([NodeTerm { requirements }].into());
+            words(&Reason::NoSuchNode { nodes, excluded: vec![NodeCount { nodes, what }] })
+        };
+        assert_eq!(not_among(2, &["a", "b"]), "none of 2 nodes may take it: 2 nodes are none of \"a\", \"b\" (--node)");
+        let many = not_among(1, &["a", "b", "c", "d", "e"]);
+        assert_eq!(many, "none of 1 node may take it: 1 node is none of \"a\", \"b\", \"c\" and 2 others (--node)");
+    }
+
+    #[test]
     fn what_users_can_do_about_such_labels_names_their_options() {
         let dropped =
             |(key, value): (&str, &str)| remedy(&Change::DropLabel { key: key.to_owned(), value: value.to_owned() });
         assert!(dropped(IMAGES_LABEL).contains("--image"));
         assert!(dropped(SECRETS_LABEL).contains("update the managers"));
         assert!(dropped((NODE_LABEL, "nosuch")).contains("--node"));
+        assert!(remedy(&Change::DropNodeTerms).contains("--node"));
         assert!(dropped(("disk", "ssd")).contains("disk=ssd"));
     }
 }

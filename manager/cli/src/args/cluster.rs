@@ -204,7 +204,8 @@ pub(crate) struct ExplainArgs {
 /// List the queues of the cluster, or change them.
 ///
 /// All amounts are numbers of devices. QUOTA is guaranteed, LIMIT is never exceeded, and FAIR SHARE is the present
-/// entitlement of the queue.
+/// entitlement of the queue. USED LATELY is what the queue has held lately of the time of all devices; the column is
+/// there only if a queue has held some.
 #[derive(Args, Debug)]
 #[command(
     visible_alias = "queue",
@@ -252,12 +253,9 @@ pub(crate) struct QueueSetArgs {
     /// Weight of the queue when devices beyond the quotas are divided
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least(1_u32))]
     pub(crate) weight: Option<u32>,
-    /// The parent queue
+    /// The parent of a new queue; it cannot be changed later [default: none]
     #[arg(long, value_name = "QUEUE", add = ArgValueCompleter::new(queues))]
     pub(crate) parent: Option<Text>,
-    /// Make it a queue without a parent
-    #[arg(long, conflicts_with = "parent")]
-    pub(crate) top_level: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

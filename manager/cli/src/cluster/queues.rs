@@ -49,11 +49,7 @@ async fn set(client: &mut Client, args: &QueueSetArgs) -> Result<()> {
 fn changed(queue: Queue, args: &QueueSetArgs) -> Queue {
     let limit = |given: Option<DeviceLimit>, before: Option<u64>| given.map_or(before, DeviceLimit::millis);
     Queue {
-        parent: match &args.parent {
-            _ if args.top_level => String::new(),
-            Some(parent) => parent.as_str().to_owned(),
-            None => queue.parent,
-        },
+        parent: args.parent.as_ref().map_or(queue.parent, |parent| parent.as_str().to_owned()),
         quota_gpu_millis: limit(args.quota, queue.quota_gpu_millis),
         limit_gpu_millis: limit(args.limit, queue.limit_gpu_millis),
         weight: args.weight.unwrap_or(queue.weight),
@@ -74,7 +70,7 @@ fn text(queues: &[Queue], look: Look) -> String {
     if queues.is_empty() {
         return "No queues. Make one: aliquot queues set team-a --quota 4\n".to_owned();
     }
-    let mut table = Table::new([
+    let mut columns = vec![
         ("QUEUE", Align::Left),
         ("QUOTA", Align::Right),
         ("LIMIT", Align::Right),
@@ -84,10 +80,13 @@ fn text(queues: &[Queue], look: Look) -> String {
         ("ASKED FOR", Align::Right),
         ("RUNNING", Align::Right),
         ("PENDING", Align::Right),
-    ]);
+    ];
+    let were_used = queues.iter().any(|queue| queue.past_usage_ppm > 0);
+    columns.extend(were_used.then_some(("USED LATELY", Align::Right)));
+    let mut table = Table::new(columns);
     for (depth, queue) in as_tree(queues) {
         let devices = |millis: Option<u64>| millis.map_or_else(|| "-".to_owned(), thousandths_human);
-        table.row([
+        let mut row = vec![
             format!("{}{}", "  ".repeat(depth), queue.name),
             devices(queue.quota_gpu_millis),
             devices(queue.limit_gpu_millis),
@@ -97,7 +96,10 @@ fn text(queues: &[Queue], look: Look) -> String {
             thousandths_human(queue.pending_gpu_millis),
             queue.running.to_string(),
             queue.pending.to_string(),
-        ]);
+        ];
+        // In tenths of a percent.
+        row.extend(were_used.then(|| format!("{} %", thousandths_human(queue.past_usage_ppm / 1000 * 100))));
+        table.row(row);
     }
     table.render_as(look)
 }
@@ -126,7 +128,7 @@ impl QueueSetArgs {
     #[cfg(test)]
     fn of(name: &str) -> QueueSetArgs {
         let name: super::Text = name.parse().unwrap();
-        QueueSetArgs { name, quota: None, limit: None, weight: None, parent: None, top_level: false, json: false }
+        QueueSetArgs { name, quota: None, limit: None, weight: None, parent: None, json: false }
     }
 }
 
@@ -152,13 +154,20 @@ mod tests {
             ..queue("research", "")
         };
         assert_eq!(
-            text(&[queue("vision", "research"), queue("default", ""), research], Look::PLAIN),
+            text(&[queue("vision", "research"), queue("default", ""), research.clone()], Look::PLAIN),
             "QUEUE     QUOTA  LIMIT  WEIGHT  FAIR SHARE  HELD  ASKED FOR  RUNNING  PENDING\n\
              default       -      -       1           0     0          0        0        0\n\
              research      4    8.5       2           5   3.3        0.5        3        1\n  \
                vision      -      -       1           0     0          0        0        0\n"
         );
         assert!(text(&[], Look::PLAIN).contains("aliquot queues set"));
+        let used = Queue { past_usage_ppm: 125_900, ..research };
+        assert_eq!(
+            text(&[used, queue("default", "")], Look::PLAIN),
+            "QUEUE     QUOTA  LIMIT  WEIGHT  FAIR SHARE  HELD  ASKED FOR  RUNNING  PENDING  USED LATELY\n\
+             default       -      -       1           0     0          0        0        0          0 %\n\
+             research      4    8.5       2           5   3.3        0.5        3        1       12.5 %\n"
+        );
     }
 
     #[test]
@@ -183,11 +192,9 @@ mod tests {
         let args = QueueSetArgs {
             limit: Some("none".parse().unwrap()),
             quota: Some("0.5".parse().unwrap()),
-            top_level: true,
             ..QueueSetArgs::of("team-a")
         };
-        let expected =
-            Queue { quota_gpu_millis: Some(500), limit_gpu_millis: None, parent: String::new(), ..unchanged.clone() };
+        let expected = Queue { quota_gpu_millis: Some(500), limit_gpu_millis: None, ..unchanged.clone() };
         assert_eq!(set(args), expected);
         let args =
             QueueSetArgs { weight: Some(5), parent: Some("other".parse().unwrap()), ..QueueSetArgs::of("team-a") };

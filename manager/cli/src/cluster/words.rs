@@ -38,11 +38,12 @@ pub(crate) struct JobWords {
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) queue: Option<Text>,
 
-    /// Share of each device's time, in percent: 30 or 30%
+    /// Share of each device's time, in percent: 30 or 30% [default: 1 with --gpu-memory; 100 with only --gpus]
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, help_heading = "What each member gets")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) gpu_core: Option<CorePercent>,
-    /// Memory on each device: 8GiB, 512MiB, 4GB [default: the same percentage as --gpu-core]
+    /// Memory on each device: 8GiB, 512MiB, 4GB. It brings no share of the time: without --gpu-core that is only 1 %
+    /// [default: the same percentage as --gpu-core]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "What each member gets")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) gpu_memory: Option<Bytes>,

@@ -9,7 +9,7 @@ use aliquot_scheduler_core::{
 use aliquot_scheduler_engine::Observation;
 
 use super::task::Task;
-use super::{ClaimName, JobId, JobSpec, NODE_LABEL};
+use super::{ClaimName, JobId, JobSpec, NODE_LABEL, Restart};
 
 /// The observations with which the engine learns of a task's attempt.
 pub(super) fn claims(id: JobId, spec: &JobSpec, task: &Task) -> Vec<Observation> {
@@ -37,6 +37,9 @@ pub(super) fn claims(id: JobId, spec: &JobSpec, task: &Task) -> Vec<Observation>
             queue: spec.queue.clone(),
             priority: spec.priority,
             preemptible: spec.preemptible,
+            // A move would fail a job that is never started again, and would start all members of a gang anew, only so
+            // that another job fits.
+            immovable: is_gang || spec.restart == Restart::Never,
             pod_group: is_gang.then(|| group_name(id, task)),
             ..Claim::default()
         };

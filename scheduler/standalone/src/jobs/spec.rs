@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_proto::scheduler::v1 as wire;
 use aliquot_proto::secret::{JOB_SECRETS_MAX, is_secret_name, is_secret_variable};
 use aliquot_scheduler_core::{
-    Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request, Toleration,
+    Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, NodeOperator, NodeRequirement, NodeTerm,
+    Request, Toleration,
 };
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
@@ -207,12 +208,6 @@ impl JobSpec {
                 self.after.len()
             ));
         }
-        if self.nodes.len() > 1 {
-            return Err(format!(
-                "{} nodes are named; name one, or ask for a label that all of them have",
-                self.nodes.len()
-            ));
-        }
         self.check_secrets()?;
         self.request().validate().map_err(|error| error.to_string())
     }
@@ -266,7 +261,14 @@ impl JobSpec {
             count => DeviceRequest { count, core, memory },
         };
         let mut labels = self.node_labels.clone();
-        labels.extend(self.nodes.iter().map(|node| (NODE_LABEL.to_owned(), node.clone())));
+        let mut node_terms = BTreeSet::new();
+        let nodes: BTreeSet<String> = self.nodes.iter().cloned().collect();
+        if nodes.len() > 1 {
+            let requirement = NodeRequirement { key: NODE_LABEL.to_owned(), operator: NodeOperator::In(nodes) };
+            node_terms.insert(NodeTerm { requirements: BTreeSet::from([requirement]) });
+        } else {
+            labels.extend(nodes.into_iter().map(|node| (NODE_LABEL.to_owned(), node)));
+        }
         if !self.secrets.is_empty() {
             labels.insert(SECRETS_LABEL.0.to_owned(), SECRETS_LABEL.1.to_owned());
         }
@@ -278,7 +280,7 @@ impl JobSpec {
             cpu: MilliCpu::new(self.cpu_millis),
             memory: Bytes::new(self.memory_bytes),
             devices,
-            constraints: Constraints { models, labels, tolerations, ..Constraints::default() },
+            constraints: Constraints { models, labels, tolerations, node_terms, ..Constraints::default() },
             ..Request::default()
         }
     }
@@ -373,6 +375,25 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_job_may_run_on_each_of_the_nodes_that_it_names() {
+        let constraints = |nodes: &[&str]| {
+            let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+            asks(wire::JobSpec { nodes, ..Default::default() }).unwrap().request().constraints
+        };
+        assert_eq!(constraints(&[]), Constraints::default());
+        let label = |node: &str| Constraints {
+            labels: [(NODE_LABEL.to_owned(), node.to_owned())].into(),
+            ..Constraints::default()
+        };
+        assert_eq!(constraints(&["a"]), label("a"));
+        assert_eq!(constraints(&["a", "a"]), label("a"), "it is the same node");
+        let operator = NodeOperator::In(["a", "b"].map(str::to_owned).into());
+        let requirements = [NodeRequirement { key: NODE_LABEL.to_owned(), operator }].into();
+        let node_terms = [NodeTerm { requirements }].into();
+        assert_eq!(constraints(&["b", "a"]), Constraints { node_terms, ..Constraints::default() });
+    }
+
+    #[test]
     fn an_array_has_each_index_once() {
         let spec = asks(wire::JobSpec { array: vec![5, 1, 5], ..Default::default() }).unwrap();
         assert!(spec.has_array);
@@ -418,7 +439,6 @@ pub(super) mod tests {
         wrong(wire::JobSpec { work_dir: "here".into(), ..Default::default() }, "\"here\"");
         wrong(wire::JobSpec { environment: [("A=B".into(), "1".into())].into(), ..Default::default() }, "\"A=B\"");
         wrong(wire::JobSpec { environment: [("A".into(), "1\0".into())].into(), ..Default::default() }, "\"A\"");
-        wrong(wire::JobSpec { nodes: vec!["a".into(), "b".into()], ..Default::default() }, "2 nodes");
         wrong(wire::JobSpec { gang: 10_001, ..Default::default() }, "10001");
         wrong(wire::JobSpec { gang: 10_000, array: (0..20).collect(), ..Default::default() }, "20 tasks");
         wrong(wire::JobSpec { restart: 7, ..Default::default() }, "7");

@@ -4,7 +4,7 @@ mod cluster;
 mod world;
 
 use aliquot_proto::scheduler::v1 as wire;
-use aliquot_scheduler_engine::Amounts;
+use aliquot_scheduler_engine::{Amounts, Observation};
 use proptest::prelude::*;
 
 use super::book::{Book, ENDED_MEMBERS_MAX, Effects, Ended, Entry, StartOrder};
@@ -84,6 +84,23 @@ fn a_job_that_is_never_to_be_started_again_is_not() {
             }
         }
     }
+}
+
+#[test]
+fn gangs_and_jobs_that_a_move_would_fail_are_not_moved() {
+    let are_immovable = |spec: wire::JobSpec| {
+        let mut world = World::default();
+        world.submit(spec);
+        let claims = world.book.wanted().into_iter().filter_map(|told| match told {
+            Observation::Claim(_, claim) => Some(claim.immovable),
+            _ => None,
+        });
+        claims.collect::<Vec<bool>>()
+    };
+    let never = wire::JobSpec { restart: wire::Restart::Never.into(), ..Default::default() };
+    assert_eq!(are_immovable(never), [true]);
+    assert_eq!(are_immovable(wire::JobSpec { gang: 2, ..Default::default() }), [true, true]);
+    assert_eq!(are_immovable(wire::JobSpec { array: vec![3, 5], ..Default::default() }), [false, false]);
 }
 
 #[test]
