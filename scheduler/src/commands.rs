@@ -8,6 +8,8 @@ pub(crate) mod live;
 pub(crate) mod replay;
 pub(crate) mod serve;
 pub(crate) mod simulate;
+pub(crate) mod snapshot;
+mod socket;
 pub(crate) mod steady;
 mod trace;
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod curve;
+pub mod live;
 pub mod past_usage;
 pub mod plot;
 pub mod policy;

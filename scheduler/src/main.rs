@@ -13,6 +13,7 @@ use commands::kubernetes::{KubernetesArgs, kubernetes};
 use commands::replay::{ReplayArgs, replay};
 use commands::serve::{ServeArgs, serve};
 use commands::simulate::{SimulateArgs, simulate};
+use commands::snapshot::{SnapshotArgs, snapshot};
 use commands::steady::{SteadyArgs, steady};
 
 /// Schedules claims for GPUs in a cluster.
@@ -42,6 +43,8 @@ enum Command {
     Kubernetes(Box<KubernetesArgs>),
     /// Copy the state of `serve` into a new file, whether that scheduler runs or not.
     Backup(BackupArgs),
+    /// Print what a running `serve` knows, as a snapshot for `replay`, `explain` and `simulate`.
+    Snapshot(SnapshotArgs),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Dev(args) => dev(&args),
         Command::Kubernetes(args) => kubernetes(&args),
         Command::Backup(args) => backup(&args),
+        Command::Snapshot(args) => snapshot(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -32,6 +32,18 @@ pub enum PolicyName {
 }
 
 impl PolicyName {
+    /// Reads the name of a policy, such as `best-fit`.
+    ///
+    /// # Errors
+    /// A sentence that says what it must be.
+    pub fn named(text: &str) -> Result<Self, String> {
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| {
+            let names = Self::value_variants().iter().filter_map(Self::to_possible_value);
+            let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
+            format!("it must be one of {}", names.join(", "))
+        })
+    }
+
     /// The policy, for a mix of expected tasks. Only [`PolicyName::Random`] has a use for the seed.
     #[must_use]
     pub fn make(self, mix: &Mix, seed: u64) -> Box<dyn Policy> {

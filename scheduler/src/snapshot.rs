@@ -9,6 +9,7 @@ mod change;
 mod constraints;
 mod format;
 mod layout;
+mod live;
 mod peers;
 mod read;
 mod request;

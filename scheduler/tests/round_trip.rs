@@ -2,7 +2,9 @@
 
 mod random;
 
+use aliquot_scheduler::policy::PolicyName;
 use aliquot_scheduler::snapshot::File;
+use aliquot_scheduler_core::Settings;
 use random::{Numbers, disturb, file};
 
 #[test]
@@ -18,5 +20,19 @@ fn what_is_written_is_read_as_the_same_state() {
         let (restored_scheduler, restored) = read.restore().expect("a possible state");
         assert_eq!(restored_scheduler.dump(&restored), dump, "seed {seed}:\n{text}");
         assert_eq!(read.later(&restored_scheduler, &restored).and_then(|later| later.render()).ok(), Some(text));
+    }
+}
+
+#[test]
+fn what_a_live_scheduler_writes_is_read_as_what_it_knows() {
+    let settings = Settings { usage_weight: 500, ..Settings::default() };
+    for seed in 0..100 {
+        let view = file(&mut Numbers(seed)).engine().expect("a possible state").view();
+        let written = File::of_view(&view, PolicyName::default(), &settings).and_then(|file| file.render());
+        let text = written.expect("a snapshot");
+        assert!(text.contains("\"usage_weight_per_mille\": 500"), "{text}");
+        let (restored_scheduler, restored) =
+            File::parse(&text).and_then(|file| file.restore()).expect("a possible state");
+        assert_eq!(restored_scheduler.dump(&restored), view.scheduler().dump(view.cluster()), "seed {seed}:\n{text}");
     }
 }

@@ -111,4 +111,4 @@ pub use store::{
     Batch, BoundRecord, ClaimKey, ClaimRecord, EvictionRecord, InstanceRecord, Memory, MemoryStore, NodeRecord, Owner,
     Phase, ResizeRecord, Saved, Store, StoreError,
 };
-pub use view::{ClaimView, NodeView, Shown, View, Whereabouts};
+pub use view::{ClaimView, NodeView, Shown, Snapshots, View, Whereabouts};

@@ -1,6 +1,7 @@
 //! What readers see: the state at one moment. A view never changes, and reading it blocks neither the reader nor the
 //! engine.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aliquot_scheduler_core::explain::{Explanation, QueueReport};
@@ -200,6 +201,34 @@ impl View {
             is_resizing: entry.resize.as_ref().is_some_and(|resize| resize.command.is_some()),
             complaint: entry.complaint.clone(),
         }
+    }
+}
+
+/// Writes a view as text, or says why that is not possible.
+#[derive(Clone)]
+pub struct Snapshots(Arc<Write>);
+
+type Write = dyn Fn(&View) -> Result<String, String> + Send + Sync;
+
+impl Snapshots {
+    /// Writes views in this way.
+    #[must_use]
+    pub fn new(write: impl Fn(&View) -> Result<String, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(write))
+    }
+
+    /// The text of a view.
+    ///
+    /// # Errors
+    /// A sentence that says why the view cannot be written.
+    pub fn text_of(&self, view: &View) -> Result<String, String> {
+        (self.0)(view)
+    }
+}
+
+impl fmt::Debug for Snapshots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Snapshots")
     }
 }
 

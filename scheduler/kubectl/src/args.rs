@@ -56,6 +56,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show the queues with their guarantees, limits, use and waiting requests
     Queues(OutputArgs),
+    /// Print what the scheduler knows, as a file for `aliquot-scheduler replay`, `explain` and `simulate`
+    Snapshot,
     /// Show the pods' parts of devices
     Slices(SlicesArgs),
     /// Show the pods' parts of devices with their use, as measured by the nodes' managers

@@ -1,5 +1,6 @@
 //! Asks the leading scheduler.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use aliquot_api_server::questions::{LEASE, Problem, QUESTIONS_PORT, pod_of};
@@ -55,12 +56,21 @@ pub(crate) async fn ask<T: DeserializeOwned>(
     path: &str,
     body: Option<Vec<u8>>,
 ) -> Result<T, NoAnswer> {
+    read(&ask_again(cluster, path, body).await?)
+}
+
+/// Asks the leading scheduler, and returns its answer as it came.
+pub(crate) async fn ask_text(cluster: &Cluster, path: &str) -> Result<String, NoAnswer> {
+    String::from_utf8(ask_again(cluster, path, None).await?).map_err(|error| of_another_version(&error))
+}
+
+async fn ask_again(cluster: &Cluster, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, NoAnswer> {
     let mut tries = TRIES;
     loop {
         tries -= 1;
-        match ask_once(cluster, path, body.clone()).await {
+        match answer(cluster, path, body.clone()).await {
             Err(NoAnswer::Away(_) | NoAnswer::Refused(503, _)) if tries > 0 => sleep(PAUSE).await,
-            answer => return answer,
+            answered => return answered,
         }
     }
 }
@@ -74,6 +84,18 @@ pub(crate) async fn ask_once<T: DeserializeOwned>(
     path: &str,
     body: Option<Vec<u8>>,
 ) -> Result<T, NoAnswer> {
+    read(&answer(cluster, path, body).await?)
+}
+
+fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, NoAnswer> {
+    serde_json::from_slice(answer).map_err(|error| of_another_version(&error))
+}
+
+fn of_another_version(error: &dyn Display) -> NoAnswer {
+    NoAnswer::Refused(200, format!("the scheduler is of another version than this program: {error}"))
+}
+
+async fn answer(cluster: &Cluster, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, NoAnswer> {
     let namespace = &cluster.system_namespace;
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), namespace);
     let lease = leases.get_opt(LEASE).await.map_err(refused)?;
@@ -93,10 +115,7 @@ pub(crate) async fn ask_once<T: DeserializeOwned>(
         Err(Unreached::Silent(why)) => return Err(NoAnswer::Away(format!("its pod {pod} does not answer: {why}"))),
     };
     if status == 200 {
-        let answer = serde_json::from_slice(&answer);
-        return answer.map_err(|error| {
-            NoAnswer::Refused(status, format!("the scheduler is of another version than this program: {error}"))
-        });
+        return Ok(answer);
     }
     let problem = serde_json::from_slice::<Problem>(&answer).map(|of| of.problem);
     Err(NoAnswer::Refused(status, problem.unwrap_or_else(|_| format!("the scheduler answers with status {status}"))))

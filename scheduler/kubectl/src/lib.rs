@@ -54,6 +54,10 @@ pub async fn run(cli: &Cli, look: Look) -> Result<Printed, Failure> {
     match &cli.command {
         Command::Explain(args) => explain::explain(&cluster, args, look).await,
         Command::Queues(args) => queues::queues(&cluster, args.output, look).await,
+        Command::Snapshot => {
+            let text = leader::ask_text(&cluster, "/v1/snapshot").await?;
+            Ok(Printed { text, ..Printed::default() })
+        }
         Command::Slices(args) => slices::slices(&cluster, args, look).await,
         Command::Top(args) => slices::top(&cluster, args, look).await,
         Command::WhatIf(args) => what_if::what_if(&cluster, args, look).await,

@@ -81,5 +81,5 @@ pub use scheduling_policy::{
     Enforcement, MemoryPolicy, MultiGpuPolicy, PreemptionPolicy, SchedulingPolicy, SchedulingPolicyDefinition,
     TopologyPolicy, TopologyStrategy,
 };
-pub use serve::{Config, ExtenderListener, Listeners, ServeError, serve};
+pub use serve::{Config, ExtenderListener, Listeners, QuestionsListener, ServeError, serve};
 pub use tls::TlsFiles;

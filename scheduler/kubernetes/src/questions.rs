@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use aliquot_api_server::questions::{Problem, Queue, Queues, Reason, WhatIf};
 use aliquot_scheduler_core::explain as core;
-use aliquot_scheduler_engine::View;
+use aliquot_scheduler_engine::{Snapshots, View};
 use aliquot_telemetry::{queue_uses, tier_word};
 use axum::Router;
 use axum::body::Bytes;
@@ -33,16 +33,18 @@ struct Office {
     places: Arc<Semaphore>,
     /// Whether the webhook fills in what pods leave out.
     fills_in: bool,
+    snapshots: Snapshots,
 }
 
 /// Serves until its runtime ends. `fills_in`: this replica has the webhook, too.
-pub(crate) async fn serve(listener: TcpListener, status: Arc<Status>, fills_in: bool) {
+pub(crate) async fn serve(listener: TcpListener, status: Arc<Status>, fills_in: bool, snapshots: Snapshots) {
     let router = Router::new()
         .route("/v1/queues", get(queues))
         .route("/v1/pods/{namespace}/{name}", get(pod))
         .route("/v1/usage", get(usage))
+        .route("/v1/snapshot", get(snapshot))
         .route("/v1/what-if", post(what_if));
-    let office = Office { status, places: Arc::new(Semaphore::new(AT_ONCE)), fills_in };
+    let office = Office { status, places: Arc::new(Semaphore::new(AT_ONCE)), fills_in, snapshots };
     let _ = axum::serve(listener, router.with_state(office)).await;
 }
 
@@ -59,6 +61,10 @@ impl Refusal {
         Refusal(StatusCode::UNPROCESSABLE_ENTITY, why.into())
     }
 
+    fn broken(why: String) -> Refusal {
+        Refusal(StatusCode::INTERNAL_SERVER_ERROR, why)
+    }
+
     fn not_now(why: &str) -> Refusal {
         Refusal(StatusCode::SERVICE_UNAVAILABLE, why.to_owned())
     }
@@ -70,19 +76,30 @@ impl Office {
         &self,
         answer: impl FnOnce(&Shared, &View) -> Result<T, Refusal> + Send + 'static,
     ) -> Response {
-        let answered = async {
-            let leading = self.status.leading().ok_or_else(|| Refusal::not_now("this replica does not lead"))?;
-            let view = leading.shown.get();
-            let view = view.ok_or_else(|| Refusal::not_now("this replica leads, and has not read the cluster yet"))?;
-            // The semaphore is never closed.
-            let _place = self.places.acquire().await;
-            let done = tokio::task::spawn_blocking(move || answer(&leading.shared, &view)).await;
-            done.unwrap_or_else(|error| Err(Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())))
-        };
-        match answered.await {
+        match self.compute(answer).await {
             Ok(answer) => json(StatusCode::OK, &answer),
-            Err(Refusal(status, problem)) => json(status, &Problem { problem }),
+            Err(refusal) => refusal.into_response(),
         }
+    }
+
+    async fn compute<T: Send + 'static>(
+        &self,
+        answer: impl FnOnce(&Shared, &View) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let leading = self.status.leading().ok_or_else(|| Refusal::not_now("this replica does not lead"))?;
+        let view = leading.shown.get();
+        let view = view.ok_or_else(|| Refusal::not_now("this replica leads, and has not read the cluster yet"))?;
+        // The semaphore is never closed.
+        let _place = self.places.acquire().await;
+        let done = tokio::task::spawn_blocking(move || answer(&leading.shared, &view)).await;
+        done.unwrap_or_else(|error| Err(Refusal::broken(error.to_string())))
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Refusal(status, problem) = self;
+        json(status, &Problem { problem })
     }
 }
 
@@ -95,6 +112,15 @@ fn json(status: StatusCode, answer: &impl Serialize) -> Response {
 
 async fn queues(State(office): State<Office>) -> Response {
     office.answer(|_, view| Ok(Queues { queues: all_queues(view) })).await
+}
+
+/// A text that is JSON already.
+async fn snapshot(State(office): State<Office>) -> Response {
+    let snapshots = office.snapshots.clone();
+    match office.compute(move |_, view| snapshots.text_of(view).map_err(Refusal::broken)).await {
+        Ok(text) => (StatusCode::OK, [(CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
 }
 
 async fn usage(State(office): State<Office>) -> Response {

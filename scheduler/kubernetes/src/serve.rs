@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use aliquot_api_server::{Client, ConnectError, Events, connect};
 use aliquot_scheduler_engine::{
     Acknowledge, Backend, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, Engine, Memory, Message,
-    Observation, Saved, Settings, Shown, Store, StoreError,
+    Observation, Saved, Settings, Shown, Snapshots, Store, StoreError,
 };
 use aliquot_telemetry::Telemetry;
 use parking_lot::Mutex;
@@ -61,15 +61,23 @@ pub struct Config {
 pub struct Listeners {
     /// For Prometheus and probes: `/metrics`, `/healthz` and `/readyz`.
     pub metrics: Option<TcpListener>,
-    /// For [questions](aliquot_api_server::questions). Any client that reaches it may ask, so it is on a loopback
-    /// address.
-    pub questions: Option<TcpListener>,
+    /// For [questions](aliquot_api_server::questions).
+    pub questions: Option<QuestionsListener>,
     /// For kube-scheduler, which keeps its pods and asks about devices.
     pub extender: Option<ExtenderListener>,
     /// For the API server, which has objects reviewed when they are made.
     pub webhook: Option<TcpListener>,
     /// For the nodes' managers, which report what slices use.
     pub reports: Option<TcpListener>,
+}
+
+/// Where questions are answered.
+#[derive(Debug)]
+pub struct QuestionsListener {
+    /// Any client that reaches it may ask, so it is on a loopback address.
+    pub listener: TcpListener,
+    /// Writes what is known as a file with which decisions can be repeated.
+    pub snapshots: Snapshots,
 }
 
 /// Where kube-scheduler's extender answers.
@@ -312,9 +320,9 @@ pub async fn serve(
         let telemetry: Arc<dyn Telemetry> = status.clone();
         servers.spawn(aliquot_telemetry::serve(for_tokio(listener)?, telemetry));
     }
-    if let Some(listener) = listeners.questions {
+    if let Some(QuestionsListener { listener, snapshots }) = listeners.questions {
         let fills_in = listeners.webhook.is_some();
-        servers.spawn(questions::serve(for_tokio(listener)?, Arc::clone(&status), fills_in));
+        servers.spawn(questions::serve(for_tokio(listener)?, Arc::clone(&status), fills_in, snapshots));
     }
     if let Some(ExtenderListener { listener, tls }) = listeners.extender {
         servers.spawn(extender::serve(for_tokio(listener)?, tls, Arc::clone(&status))?);

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use aliquot_proto::scheduler::v1::BackUpRequest;
-use aliquot_proto::scheduler::v1::scheduler_client::SchedulerClient;
 use aliquot_scheduler_store::Database;
 use anyhow::{Context, Result, bail};
-use hyper_util::rt::TokioIo;
-use tonic::transport::Endpoint;
+
+use crate::commands::socket;
 
 #[derive(clap::Args)]
 pub(crate) struct BackupArgs {
@@ -37,16 +36,8 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let socket = args.socket.clone();
-        let connector = tower::service_fn(move |_| {
-            let socket = socket.clone();
-            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
-        });
-        // The address is only sent as the authority; the connector decides where the connection goes.
-        let channel = Endpoint::from_static("http://localhost").connect_with_connector(connector).await;
-        let channel = channel.with_context(|| format!("cannot reach the scheduler on {}", args.socket.display()))?;
         let path = file.to_str().with_context(|| format!("{} is not a path in UTF-8", file.display()))?.to_owned();
-        let done = SchedulerClient::new(channel).back_up(BackUpRequest { path }).await;
+        let done = socket::client(&args.socket).await?.back_up(BackUpRequest { path }).await;
         done.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
         Ok(())
     })

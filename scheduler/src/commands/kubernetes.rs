@@ -4,11 +4,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use aliquot_kubernetes_scheduler::{Config, ExtenderListener, Listeners, TlsFiles, serve};
+use aliquot_kubernetes_scheduler::{Config, ExtenderListener, Listeners, QuestionsListener, TlsFiles, serve};
+use aliquot_scheduler::live::DecisionArgs;
 use anyhow::{Context, Result, ensure};
 use tokio::sync::oneshot;
 
-use crate::commands::live::{DecisionArgs, block_signals, start_log};
+use crate::commands::live::{block_signals, start_log};
 
 /// The file in which a pod finds the name of its own namespace.
 const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -111,7 +112,7 @@ fn url(text: &str) -> Result<String, String> {
 
 /// Schedules until SIGTERM or SIGINT.
 pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
-    start_log(&args.log_level)?;
+    start_log("--log-level", &args.log_level)?;
     let signals = block_signals()?;
     let (ask, asked) = oneshot::channel();
     thread::spawn(move || {
@@ -131,7 +132,7 @@ pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
     };
     let listeners = Listeners {
         metrics: args.metrics_address.map(listen).transpose()?,
-        questions: args.questions_address.map(listen_on_loopback).transpose()?,
+        questions: args.questions_address.map(|address| for_questions(address, &args.decisions)).transpose()?,
         extender: args.extender.listen()?,
         webhook: args.webhook_address.map(listen).transpose()?,
         reports: args.reports_address.map(listen).transpose()?,
@@ -150,12 +151,12 @@ fn listen(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))
 }
 
-fn listen_on_loopback(address: SocketAddr) -> Result<TcpListener> {
+fn for_questions(address: SocketAddr, decisions: &DecisionArgs) -> Result<QuestionsListener> {
     ensure!(
         address.ip().is_loopback(),
         "--questions-address is {address}, but callers are not authenticated; give a loopback address, such as 127.0.0.1:9407"
     );
-    listen(address)
+    Ok(QuestionsListener { listener: listen(address)?, snapshots: decisions.snapshots() })
 }
 
 /// A name for this process: the machine's name, with a part that differs from process to process.

@@ -1,18 +1,21 @@
 //! `aliquot-scheduler serve`: a scheduler for machines without Kubernetes.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 
+use aliquot_scheduler::live::DecisionArgs;
 use aliquot_standalone::config::Config;
 use aliquot_standalone::{Server, State};
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
-use crate::commands::live::{DecisionArgs, block_signals, start_log};
+use crate::commands::live::{block_signals, start_log};
 
 /// The configuration file that is read by default, if it exists.
 const FILE: &str = "/etc/aliquot/scheduler.toml";
+/// The log level if neither the option nor the configuration says one.
+const LOG_LEVEL: &str = "info";
 
 #[derive(clap::Args)]
 pub(crate) struct ServeArgs {
@@ -36,19 +39,19 @@ pub(crate) struct ServeArgs {
     metrics_address: Option<SocketAddr>,
     #[command(flatten)]
     decisions: DecisionArgs,
-    /// Log level or filter, in the syntax of RUST_LOG
-    #[arg(long, value_name = "FILTER", default_value = "info")]
-    log_level: String,
+    /// Log level or filter, in the syntax of RUST_LOG [default: info]
+    #[arg(long, value_name = "FILTER")]
+    log_level: Option<String>,
 }
 
 impl ServeArgs {
+    fn file(&self) -> &Path {
+        self.config.as_deref().unwrap_or(Path::new(FILE))
+    }
+
     fn config(&self) -> Result<Config> {
-        let default = PathBuf::from(FILE);
-        let mut config = match &self.config {
-            Some(file) => Config::read(file)?,
-            None if default.exists() => Config::read(&default)?,
-            None => Config::default(),
-        };
+        let is_there = self.config.is_some() || self.file().exists();
+        let mut config = if is_there { Config::read(self.file())? } else { Config::default() };
         config.listen = self.listen.unwrap_or(config.listen);
         config.address = self.address.clone().unwrap_or(config.address);
         config.socket = self.socket.clone().unwrap_or(config.socket);
@@ -56,12 +59,24 @@ impl ServeArgs {
         config.metrics_address = self.metrics_address.or(config.metrics_address);
         Ok(config)
     }
+
+    fn decisions(&self, config: &Config) -> Result<DecisionArgs> {
+        self.decisions.or(config).map_err(|why| anyhow!("{}: {why}", self.file().display()))
+    }
+
+    fn start_log(&self, config: &Config) -> Result<()> {
+        match (&self.log_level, &config.log_level) {
+            (None, Some(level)) => start_log(&format!("{}: log_level", self.file().display()), level),
+            (given, _) => start_log("--log-level", given.as_deref().unwrap_or(LOG_LEVEL)),
+        }
+    }
 }
 
 /// Serves until SIGTERM or SIGINT.
 pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let config = args.config()?;
-    start_log(&args.log_level)?;
+    let decisions = args.decisions(&config)?;
+    args.start_log(&config)?;
     let signals = block_signals()?;
     let (ask, asked) = mpsc::channel();
     thread::spawn(move || {
@@ -72,7 +87,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     // Without systemd there is no socket to notify.
     let say_ready = || _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let Some(state) = State::wait(&config, say_ready, &asked)? else { return Ok(()) };
-    let server = Server::start(&config, args.decisions.decisions(), state)?;
+    let server = Server::start(&config, decisions.decisions(), decisions.snapshots(), state)?;
     if let Some(invitation) = server.invitation() {
         println!(
             "No node has joined yet. On the first one, run as root, within an hour:\n\n    {}\n",

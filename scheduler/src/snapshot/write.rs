@@ -146,6 +146,7 @@ impl NodeEntry {
                 uuid: device.uuid.clone(),
                 memory_bytes,
                 memory_gib,
+                memory_outside_bytes: device.memory_outside.get(),
                 unhealthy: device.health == Health::Unhealthy,
                 nvlink_group: device.nvlink_group,
                 switch: device.switch,

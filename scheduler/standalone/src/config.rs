@@ -54,6 +54,15 @@ pub struct Config {
     pub silence_ms: u64,
     /// A start that a node has not answered in this time counts as failed.
     pub start_deadline_ms: u64,
+    /// The name of the placement policy. The program reads this text and the next three as its options of these names;
+    /// not set: the option's default.
+    pub policy: Option<String>,
+    /// How strongly past usage counts against a queue.
+    pub usage_weight: Option<String>,
+    /// The time after which past usage counts half.
+    pub usage_half_life: Option<String>,
+    /// The level of what is logged, or a filter.
+    pub log_level: Option<String>,
     /// Certificates from elsewhere, instead of those of its own authority.
     pub tls: Option<Tls>,
 }
@@ -125,6 +134,10 @@ impl Default for Config {
             lease_ms: 30_000,
             silence_ms: 10_000,
             start_deadline_ms: 30_000,
+            policy: None,
+            usage_weight: None,
+            usage_half_life: None,
+            log_level: None,
             tls: None,
         }
     }
@@ -245,6 +258,10 @@ mod tests {
             lease_ms,
             silence_ms,
             start_deadline_ms,
+            policy,
+            usage_weight,
+            usage_half_life,
+            log_level,
             tls,
         } = read(&keys).unwrap();
         let default = Config::default();
@@ -252,6 +269,9 @@ mod tests {
         assert_eq!((lease_ms, silence_ms), (default.lease_ms, default.silence_ms));
         assert_eq!(start_deadline_ms, default.start_deadline_ms);
         assert!(secrets_key.is_some());
+        // The program that reads these has the defaults, and tests them.
+        assert!(policy.is_some() && usage_weight.is_some() && usage_half_life.is_some());
+        assert_eq!(log_level.as_deref(), Some("info"));
         assert!(!address.is_empty() && metrics_address.is_some() && !administrators.is_empty() && tls.is_some());
         assert_eq!((default_role, limits), (default.default_role, default.limits));
         assert_eq!((audit.file_bytes, audit.files), (default.audit.file_bytes, default.audit.files));

@@ -13,7 +13,7 @@ use aliquot_proto::agent::v1::agents_server::AgentsServer;
 use aliquot_proto::scheduler::v1::FILE_DESCRIPTOR_SET;
 use aliquot_proto::scheduler::v1::scheduler_server::SchedulerServer;
 use aliquot_proto::stream::v1::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
-use aliquot_scheduler_engine::{Decisions, Engine, Lease, Settings, Shown, Store};
+use aliquot_scheduler_engine::{Decisions, Engine, Lease, Settings, Shown, Snapshots, Store};
 use aliquot_scheduler_store::{Database, Leadership, StoreError};
 use parking_lot::RwLock;
 use tokio::net::{TcpListener, UnixListener};
@@ -161,11 +161,16 @@ impl State {
 }
 
 impl Server {
-    /// Starts a scheduler. It serves calls when this returns.
+    /// Starts a scheduler. It serves calls when this returns. `snapshots` writes what it knows for administrators.
     ///
     /// # Errors
     /// If anything that it needs is missing or fails.
-    pub fn start(config: &Config, decisions: Decisions, state: State) -> Result<Self, ServeError> {
+    pub fn start(
+        config: &Config,
+        decisions: Decisions,
+        snapshots: Snapshots,
+        state: State,
+    ) -> Result<Self, ServeError> {
         let State { database, authority, identity } = state;
         let (authority, leadership) = (authority.map(Arc::new), database.leadership().clone());
         let membership = Arc::new(Membership::load(database.clone())?);
@@ -309,6 +314,7 @@ impl Server {
             clock: Arc::clone(&clock),
             registrar: Arc::new(registrar),
             secrets,
+            snapshots,
             queue_changes: Arc::default(),
         };
         let users = Gate { service: SchedulerServer::new(users), keeper };

@@ -15,7 +15,7 @@ use aliquot_proto::scheduler::v1 as wire;
 use aliquot_proto::scheduler::v1::scheduler_server::Scheduler;
 use aliquot_proto::stream::v1::{FromJob, FromUser};
 use aliquot_scheduler_core::{DEFAULT_QUEUE, EventError};
-use aliquot_scheduler_engine::{Message, Observation, Shown, View};
+use aliquot_scheduler_engine::{Message, Observation, Shown, Snapshots, View};
 use aliquot_scheduler_store::{Database, StoreError};
 use tokio::sync::{Mutex, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -38,6 +38,9 @@ use crate::streams::Streams;
 /// The most bytes of a request ID.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 
+/// The most bytes of a snapshot in one message.
+const SNAPSHOT_PART_BYTES: usize = 1 << 20;
+
 type StreamOf<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The server's side of the API for users.
@@ -56,6 +59,7 @@ pub(crate) struct UserService {
     pub(crate) clock: Arc<Clock>,
     pub(crate) registrar: Arc<Registrar>,
     pub(crate) secrets: Arc<Secrets>,
+    pub(crate) snapshots: Snapshots,
     /// Held while a change of queues is told to the engine and then saved, so that the store has all changes in the engine's
     /// order. Otherwise the store could have a queue without its parent.
     pub(crate) queue_changes: Arc<Mutex<()>>,
@@ -388,6 +392,24 @@ impl Scheduler for UserService {
         let done = tokio::task::spawn_blocking(move || database.back_up(&path)).await;
         done.map_err(|error| Status::internal(error.to_string()))?.map_err(unavailable)?;
         Ok(Response::new(wire::BackUpResponse {}))
+    }
+
+    type TakeSnapshotStream = StreamOf<wire::SnapshotPart>;
+
+    async fn take_snapshot(
+        &self,
+        request: Request<wire::TakeSnapshotRequest>,
+    ) -> Result<Response<Self::TakeSnapshotStream>, Status> {
+        check(&request, &Action::Administer)?;
+        let (view, snapshots) = (self.view()?, self.snapshots.clone());
+        let text = tokio::task::spawn_blocking(move || snapshots.text_of(&view)).await;
+        let text = text.map_err(|error| Status::internal(error.to_string()))?.map_err(Status::internal)?;
+        let parts: Vec<_> = text
+            .as_bytes()
+            .chunks(SNAPSHOT_PART_BYTES)
+            .map(|part| Ok(wire::SnapshotPart { data: part.to_vec() }))
+            .collect();
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
     }
 
     async fn create_join_token(

@@ -33,7 +33,7 @@ pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
                 {"model": models[(number % 4) as usize], "count": 1 + numbers.below(3), "memory_gib": 16},
                 {"count": numbers.below(2), "attributes": {"architecture": ""}},
                 {"model": "L4", "uuid": format!("GPU-{number}"), "memory_bytes": 24_000_000_007_u64,
-                 "nvlink_group": 1, "switch": 2, "numa": 0, "unhealthy": number == 1,
+                 "memory_outside_bytes": 1_000_000 * (number % 2), "nvlink_group": 1, "switch": 2, "numa": 0, "unhealthy": number == 1,
                  "attributes": {"architecture": "ada"}},
             ],
             "taints": match number {

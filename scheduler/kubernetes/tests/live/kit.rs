@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 use aliquot_api_server::questions::QUESTIONS_PORT;
 use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
 use aliquot_dialects::{NodeFacts, Spoken};
-use aliquot_kubernetes_scheduler::{Config, ExtenderListener, Listeners, ServeError, TlsFiles, serve};
+use aliquot_kubernetes_scheduler::{
+    Config, ExtenderListener, Listeners, QuestionsListener, ServeError, TlsFiles, serve,
+};
 use aliquot_scheduler_core::Settings;
 use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Weights};
-use aliquot_scheduler_engine::Decisions;
+use aliquot_scheduler_engine::{Decisions, Snapshots};
 use aliquot_test_api_server::{ApiServer, CORE_EVENTS, LEASES, NODES, PODS, STORAGE_CLASSES, VOLUME_CLAIMS};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -406,6 +408,9 @@ async fn serve_until_stopped(
         });
         let [metrics, questions, extender, webhook, reports] =
             listeners.each_ref().map(|listener| Some(listener.try_clone().unwrap()));
+        // The program writes a file in its place.
+        let snapshots = Snapshots::new(|view| Ok(json!({"claims": view.cluster().claims().count()}).to_string()));
+        let questions = questions.map(|listener| QuestionsListener { listener, snapshots });
         let extender = extender.map(|listener| ExtenderListener { listener, tls: extras.tls.clone() });
         let (webhook, reports) = (webhook.filter(|_| extras.webhook), reports.filter(|_| extras.reports));
         let listeners = Listeners { metrics, questions, extender, webhook, reports };

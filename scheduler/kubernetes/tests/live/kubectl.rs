@@ -202,6 +202,13 @@ fn quotas_of_namespaces_are_told() {
 }
 
 #[test]
+fn a_snapshot_is_printed_as_the_scheduler_writes_it() {
+    let (cluster, _scheduler) = cluster();
+    cluster.pod("a", 60, json!({}));
+    text_with(&cluster, &["snapshot"], r#"{"claims":1}"#);
+}
+
+#[test]
 fn parts_that_a_pod_has_by_claims_are_explained() {
     let (cluster, _scheduler) = cluster_with_claim();
     let shown = text(&cluster, &["explain", "a"]);

@@ -51,6 +51,9 @@ pub(in crate::snapshot) struct GpuEntry {
     pub(in crate::snapshot) memory_bytes: Option<u64>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) memory_gib: Option<u64>,
+    /// Memory that is used, and that no claim holds.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) memory_outside_bytes: u64,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) unhealthy: bool,
     #[serde(skip_serializing_if = "is_default")]
@@ -71,6 +74,7 @@ impl Default for GpuEntry {
             uuid: String::new(),
             memory_bytes: None,
             memory_gib: None,
+            memory_outside_bytes: 0,
             unhealthy: false,
             nvlink_group: None,
             switch: None,

@@ -28,6 +28,13 @@ pub(in crate::snapshot) struct SchedulerEntry {
 
 impl Default for SchedulerEntry {
     fn default() -> Self {
+        Self::of(&Settings::default())
+    }
+}
+
+impl SchedulerEntry {
+    /// These settings, with the default policy.
+    pub(in crate::snapshot) fn of(settings: &Settings) -> Self {
         let Settings {
             usage_weight,
             disruption_per_mille,
@@ -38,7 +45,7 @@ impl Default for SchedulerEntry {
             held_nodes_per_mille,
             // A snapshot's mix is given, or is that of its claims.
             counts_mix: _,
-        } = Settings::default();
+        } = *settings;
         Self {
             policy: PolicyName::default(),
             seed: 0,

@@ -1,6 +1,6 @@
 //! Nodes and the GPUs on them.
 
-use aliquot_scheduler_core::{DeviceSpec, Health, MilliCpu, NodeSpec};
+use aliquot_scheduler_core::{Bytes, DeviceSpec, Health, MilliCpu, NodeSpec};
 use anyhow::{Context, Result, ensure};
 
 use crate::snapshot::amount::memory;
@@ -42,12 +42,12 @@ impl GpuEntry {
             uuid: self.uuid.clone(),
             model: self.model.clone(),
             memory: memory(self.memory_bytes, self.memory_gib)?,
+            memory_outside: Bytes::new(self.memory_outside_bytes),
             health: if self.unhealthy { Health::Unhealthy } else { Health::Healthy },
             nvlink_group: self.nvlink_group,
             switch: self.switch,
             numa: self.numa,
             attributes: self.attributes.clone().into(),
-            ..DeviceSpec::default()
         })
     }
 }

@@ -11,8 +11,8 @@ use aliquot_proto::scheduler::v1::{
     ListJobsResponse, ListNodesRequest, ListNodesResponse, ListQueuesRequest, ListQueuesResponse, ListSecretsRequest,
     ListSecretsResponse, ListUsersRequest, ListUsersResponse, LogChunk, Member, Node, Queue, ReadLogRequest,
     RemoveNodeRequest, RemoveNodeResponse, RemoveQueueRequest, RemoveQueueResponse, RemoveSecretRequest,
-    RemoveSecretResponse, RemoveUserRequest, RemoveUserResponse, Secret, SetSecretRequest, SubmitJobRequest, Task,
-    User, WatchJobRequest,
+    RemoveSecretResponse, RemoveUserRequest, RemoveUserResponse, Secret, SetSecretRequest, SnapshotPart,
+    SubmitJobRequest, TakeSnapshotRequest, Task, User, WatchJobRequest,
 };
 use aliquot_proto::stream::v1::{FromJob, FromUser, from_job};
 use tempfile::TempDir;
@@ -374,6 +374,15 @@ impl Scheduler for Player {
     }
 
     async fn back_up(&self, _: Request<BackUpRequest>) -> Result<Response<BackUpResponse>, Status> {
+        Err(Status::unimplemented("no command of `aliquot` asks for it"))
+    }
+
+    type TakeSnapshotStream = ReceiverStream<Result<SnapshotPart, Status>>;
+
+    async fn take_snapshot(
+        &self,
+        _: Request<TakeSnapshotRequest>,
+    ) -> Result<Response<Self::TakeSnapshotStream>, Status> {
         Err(Status::unimplemented("no command of `aliquot` asks for it"))
     }
 }
