@@ -220,12 +220,13 @@ impl Selection {
             if !selector.selects(DRIVER, device)? {
                 continue;
             }
+            // A device that is too small is none of "all" devices, as in Kubernetes, whatever else keeps claims away from it.
+            let Some(taken) = Taken::of(device, &self.criteria.capacity) else { continue };
             if !is_given_out(device) || !self.criteria.tolerate(device) {
                 are_all = false;
                 continue;
             }
-            // A device that is too small is none of "all" devices, as in Kubernetes.
-            usable.extend(Taken::of(device, &self.criteria.capacity).map(|taken| (name.clone(), taken)));
+            usable.insert(name.clone(), taken);
         }
         Ok((usable, are_all))
     }

@@ -191,12 +191,20 @@ impl Mirror {
     /// The parameters for drivers in the allocation of a claim. `choices`: the choice that each request has.
     pub(super) fn configurations(&self, ask: &Ask, choices: &[usize]) -> Option<Vec<DeviceAllocationConfiguration>> {
         let taken: Vec<&DevicesAsk> = ask.taken(choices).collect();
-        let of_class = taken.iter().flat_map(|request| {
-            let class = self.device_claims.classes.get(&request.class);
+        // As Kubernetes does, those of a class are written once, for all requests of the class: the API server allows 64.
+        let mut by_class: Vec<(&String, Vec<String>)> = Vec::new();
+        for request in &taken {
+            match by_class.iter_mut().find(|(class, _)| **class == request.class) {
+                Some((_, names)) => names.push(request.name.clone()),
+                None => by_class.push((&request.class, vec![request.name.clone()])),
+            }
+        }
+        let of_class = by_class.iter().flat_map(|(class, names)| {
+            let class = self.device_claims.classes.get(*class);
             let configs = class.into_iter().flat_map(|class| &class.config);
             configs.map(|config| DeviceAllocationConfiguration {
                 source: "FromClass".to_owned(),
-                requests: Some(vec![request.name.clone()]),
+                requests: Some(names.clone()),
                 opaque: config.opaque.clone(),
             })
         });

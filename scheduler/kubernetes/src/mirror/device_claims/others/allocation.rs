@@ -269,11 +269,13 @@ impl Mirror {
         for (number, device) in devices.iter().enumerate().filter(|(_, device)| is_selected(device)) {
             let share = self.device_claims.share_of(ask, device);
             let has_access = ask.is_admin && !self.device_claims.is_shunned(device.pool, device.name);
-            let is_free = has_access || device.is_free;
             // A device that has too little left is none of "all" devices, as in Kubernetes, whoever has it.
             let is_overdrawn = self.device_claims.is_overdrawn(device.pool, device.name);
+            let is_free = has_access && !is_overdrawn || device.is_free;
+            // It is not known whether such a device is one of them, whatever is left of it.
+            let has_failed = matches!(found(device), Some(Found::Failed(_)));
             let is_enough = share.iter().all(|(stock, amount)| *amount <= room.left_of(*stock));
-            selected += usize::from(!is_overdrawn && is_enough);
+            selected += usize::from(has_failed || !is_overdrawn && is_enough);
             if is_free && found(device) == Some(&Found::Usable) {
                 choice.devices.push(number);
                 choice.shares.extend(device.stocks.is_some().then_some((number, share)));

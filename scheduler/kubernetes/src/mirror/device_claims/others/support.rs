@@ -41,6 +41,8 @@ impl DeviceClaims {
         for (key, _, found) in self.selection(ask)?.all_found() {
             let why = match found {
                 Found::Failed(error) => Some(error.clone()),
+                // What is too small is none of "all" devices.
+                Found::Lacks(_) if key.0 == DRIVER => continue,
                 _ if key.0 == DRIVER => return Err(refused(format!("it selects devices of {DRIVER}, too"))),
                 Found::Unsupported(feature) => {
                     Some(format!("a device needs {feature}, which Aliquot's scheduler does not support"))

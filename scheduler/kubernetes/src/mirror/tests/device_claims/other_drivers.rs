@@ -4,7 +4,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceSlice};
 use serde_json::{Value, json};
 
 use super::super::{World, Write, typed};
-use super::NIC;
+use super::{DRIVER, NIC};
 
 impl World {
     /// A pool of another driver. `place` says where its devices can be used.
@@ -388,6 +388,35 @@ fn what_is_not_supported_of_other_drivers_is_named() {
     world.pod_with_nic("plain", json!({}));
     world.reconcile();
     assert_eq!(world.nics_of("plain"), ["nic n-nics/nic-0"]);
+}
+
+#[test]
+fn all_gpus_that_are_too_small_keep_no_pod_from_its_first_choice() {
+    let mut world = with_nics(&[1]);
+    let list = json!([
+        {"name": "card", "deviceClassName": NIC},
+        {"name": "gpus", "deviceClassName": DRIVER, "allocationMode": "All", "capacity": {"requests": {"memory": "200Gi"}}},
+    ]);
+    world.claim_of_nics("list", json!([{"name": "any", "firstAvailable": list}]), json!([]));
+    world.pod_with_claim("list", "list", json!({}));
+    world.reconcile();
+    assert_eq!(world.nics_of("list"), ["any/card n-nics/nic-0"]);
+}
+
+#[test]
+fn parameters_of_a_class_are_written_once_for_all_its_requests() {
+    let mut world = with_nics(&[2]);
+    let config = json!([{"opaque": {"driver": NIC, "parameters": {"mtu": 9000}}}]);
+    let class = json!({"metadata": {"name": "jumbo"}, "spec": {"config": config}});
+    world.mirror.device_class(typed::<DeviceClass>(&class));
+    let driver = json!([{"cel": {"expression": format!("device.driver == {NIC:?}")}}]);
+    let request = |name: &str| json!({"name": name, "exactly": {"deviceClassName": "jumbo", "selectors": driver}});
+    world.claim_of_nics("two", json!([request("x"), request("y")]), json!([]));
+    world.pod_with_claim("two", "two", json!({}));
+    world.reconcile();
+    let config = &world.claims["two"]["status"]["allocation"]["devices"]["config"];
+    assert_eq!(config.as_array().map(Vec::len), Some(1), "{config}");
+    assert_eq!(config[0]["requests"], json!(["x", "y"]));
 }
 
 #[test]
