@@ -100,7 +100,7 @@ fn readers_of_an_idle_cluster_see_that_leases_are_renewed() {
 }
 
 #[test]
-fn an_instance_that_is_found_running_has_run_since_its_node_says() {
+fn what_is_found_running_runs_since_its_node_says() {
     for (since_ms, started_ms) in [(Some(400), 400), (None, 1000), (Some(5000), 1000)] {
         let mut kit = Kit::not_live(MemoryStore::default());
         kit.want("claim", 100, 50);

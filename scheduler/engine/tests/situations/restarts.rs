@@ -226,7 +226,7 @@ fn usage_is_remembered_over_a_restart() {
 }
 
 #[test]
-fn usage_is_remembered_when_the_clock_is_behind_that_of_the_last_run() {
+fn usage_is_remembered_by_a_clock_that_is_behind() {
     let mut kit = Kit::new(1, Vec::new());
     kit.runs("claim", 100, 50);
     kit.pass(2 * settings().memory_every_ms);
@@ -257,7 +257,7 @@ fn in_small_queue(name: &str, percent: u32) -> Observation {
 }
 
 #[test]
-fn what_is_kept_of_a_limit_for_a_claim_is_still_kept_after_a_restart() {
+fn what_is_kept_of_a_limit_is_kept_over_a_restart() {
     let mut kit = Kit::not_live(MemoryStore::default());
     tell_small_queue(&mut kit);
     kit.tell(Observation::Synced);

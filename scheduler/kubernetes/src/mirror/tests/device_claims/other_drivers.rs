@@ -391,7 +391,7 @@ fn what_is_not_supported_of_other_drivers_is_named() {
 }
 
 #[test]
-fn all_gpus_that_are_too_small_keep_no_pod_from_its_first_choice() {
+fn gpus_that_are_too_small_keep_no_pod_from_other_choices() {
     let mut world = with_nics(&[1]);
     let list = json!([
         {"name": "card", "deviceClassName": NIC},
@@ -420,7 +420,7 @@ fn parameters_of_a_class_are_written_once_for_all_its_requests() {
 }
 
 #[test]
-fn an_expression_that_fails_on_one_node_keeps_no_pod_from_another() {
+fn a_failure_on_one_node_keeps_no_pod_from_another() {
     let mut world = with_nics(&[1]);
     world.node("m", 0);
     let cards = json!([{"name": "new", "attributes": {"speed": {"int": 400}}}]);
