@@ -675,3 +675,17 @@ fn what_changes_while_a_pod_is_bound_does_not_evict_it() {
     assert_eq!(world.log, ["a to n"]);
     assert_eq!(world.names_of_bound(), ["a"]);
 }
+
+#[test]
+fn the_next_leader_knows_since_when_pods_run() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 50, json!({}));
+    world.reconcile();
+    // 900 s after 1970.
+    world.pods.get_mut("a").unwrap()["status"]["startTime"] = "1970-01-01T00:15:00Z".into();
+    world.change_leader();
+    let view = world.view.as_ref().unwrap();
+    let claim = view.claim_id(&world.uid("a").as_str().into()).unwrap();
+    assert_eq!(view.cluster().started_ms(claim), Some(900_000));
+}

@@ -66,6 +66,20 @@ fn a_device_that_will_not_do_keeps_the_claim_from_the_node() {
 }
 
 #[test]
+fn a_device_that_is_too_small_is_not_meant_tainted_or_not() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    let mut slice = world.slices["n"].clone();
+    slice["spec"]["pool"]["generation"] = json!(100);
+    slice["spec"]["devices"][1]["capacity"]["memory"]["value"] = json!("40Gi");
+    world.mirror.resource_slice(typed(&slice));
+    world.taint("repair", json!({"pool": "n", "device": "gpu-1"}));
+    world.pod_with_all("a", 50, json!({"capacity": {"requests": {"memory": "60Gi"}}}));
+    world.reconcile();
+    assert_eq!(world.devices_of("a"), ["n/gpu-0"]);
+}
+
+#[test]
 fn only_devices_that_the_expressions_select_are_meant() {
     let mut world = World::new();
     world.node_with_driver("n", 3);

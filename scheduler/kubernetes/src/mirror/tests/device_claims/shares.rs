@@ -418,3 +418,28 @@ fn access_to_a_card_that_is_held_whole_needs_its_counters() {
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
 }
+
+#[test]
+fn a_full_card_may_be_one_of_all_if_the_expression_fails_on_it() {
+    let mut world =
+        with_cards(json!([card("full", 10, json!({})), {"name": "new", "attributes": {"speed": {"int": 400}}}]));
+    world.give_theirs("full", json!({"shareID": "share", "consumedCapacity": {"bandwidth": "10"}}));
+    world.node("m", 0);
+    let taints = json!([{"key": "broken", "effect": "NoSchedule"}]);
+    let old = json!([{"name": "old", "attributes": {"speed": {"int": 200}}, "taints": taints}]);
+    world.pool_of_nics("m-nics", json!({"nodeName": "m"}), old);
+    let fast = json!([{"cel": {"expression": r#"device.attributes["nic.example.com"].speed > 100"#}}]);
+    world.pod_with_nic("all", json!({"allocationMode": "All", "selectors": fast}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "it is not known whether node n's full card is meant");
+}
+
+#[test]
+fn nobody_has_access_to_an_overdrawn_card() {
+    let free = json!({"capacity": {"bandwidth": {"requestPolicy": {"default": "0"}}}});
+    let mut world = with_cards(json!([card("over", 10, free)]));
+    world.give_theirs("over", json!({"shareID": "share", "consumedCapacity": {"bandwidth": "20"}}));
+    world.pod_with_nic("a", json!({"adminAccess": true}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.bound());
+}
