@@ -16,7 +16,7 @@ mod text;
 
 use std::fmt;
 
-pub(crate) use aliquot_terminal::human::{bytes_human, span_human, thousandths_human};
+pub(crate) use aliquot_terminal::human::{bytes_human, percent_human, span_human, thousandths_human};
 pub(crate) use amounts::{Bytes, DeviceLimit, Thousandths};
 pub(crate) use memory::{HostMemory, Memory, bytes_exact};
 pub(crate) use share::CorePercent;

@@ -26,6 +26,12 @@ pub fn thousandths_human(millis: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// Millionths of something as a percentage for people, to a tenth: `12.5 %`.
+#[must_use]
+pub fn percent_human(millionths: u64) -> String {
+    format!("{} %", thousandths_human(millionths / 1000 * 100))
+}
+
 /// A time span for people, with at most two of its units, as short as in a table: `45s`, `12m`, `3h20m`, `2d4h`.
 #[must_use]
 pub fn span_human(seconds: u64) -> String {

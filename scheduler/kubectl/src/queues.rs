@@ -2,7 +2,7 @@
 
 use aliquot_api_server::message;
 use aliquot_api_server::questions::{Queue, Queues};
-use aliquot_terminal::human::thousandths_human;
+use aliquot_terminal::human::{percent_human, thousandths_human};
 use aliquot_terminal::look::Look;
 use aliquot_terminal::table::{Align, Table};
 use serde::Serialize;
@@ -71,9 +71,7 @@ fn table(queues: &[Queue], is_wide: bool, look: Look) -> String {
         ];
         if is_wide {
             let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-            // In tenths of a percent of all GPU time that there was.
-            let lately = format!("{} %", thousandths_human(queue.past_usage_ppm / 1000 * 100));
-            row.extend([lately, text(&queue.first), text(&queue.first_waits_because)]);
+            row.extend([percent_human(queue.past_usage_ppm), text(&queue.first), text(&queue.first_waits_because)]);
         }
         table.row(row);
     }

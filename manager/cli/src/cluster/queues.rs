@@ -9,7 +9,7 @@ use super::{Client, connect_to_running, failed, json};
 use crate::args::{QueueRemoveArgs, QueueSetArgs, QueuesArgs, QueuesCommand};
 use crate::error::Result;
 use crate::output::{self, Look};
-use crate::quantity::{DeviceLimit, thousandths_human};
+use crate::quantity::{DeviceLimit, percent_human, thousandths_human};
 use crate::table::{Align, Table, printable};
 
 /// Prints the queues, or changes one.
@@ -97,8 +97,7 @@ fn text(queues: &[Queue], look: Look) -> String {
             queue.running.to_string(),
             queue.pending.to_string(),
         ];
-        // In tenths of a percent.
-        row.extend(were_used.then(|| format!("{} %", thousandths_human(queue.past_usage_ppm / 1000 * 100))));
+        row.extend(were_used.then(|| percent_human(queue.past_usage_ppm)));
         table.row(row);
     }
     table.render_as(look)
