@@ -207,6 +207,7 @@ impl Engine {
             Observation::ClaimOnNode(uid, claim, node) => self.claim_on_node(uid, *claim, &node),
             Observation::ClaimResized(uid, request) => self.claim_resized(&uid, *request),
             Observation::ClaimPeers(uid, peers) => self.claim_peers(&uid, peers),
+            Observation::ClaimBudget(uid, budget) => self.claim_budget(&uid, budget),
             Observation::ClaimEnded(uid) => {
                 self.claim_ended(&uid);
                 Ok(())

@@ -33,6 +33,8 @@ pub enum Observation {
     ClaimResized(ClaimUid, Box<Request>),
     /// How a claim's place depends on the places of other claims now. A running claim stays where it is.
     ClaimPeers(ClaimUid, Option<Arc<Peers>>),
+    /// Another disruption budget of its namespace protects a claim now, or none does.
+    ClaimBudget(ClaimUid, Option<String>),
     /// A claim has ended: its user no longer wants it, or it is done. Its instance, if any, is stopped.
     ClaimEnded(ClaimUid),
     /// A queue is new or has changed.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::decisions::actions::MinRuntime;
-use crate::decisions::entitled::Entitled;
+use crate::decisions::entitled::{Entitled, PlacedUnit};
 use crate::decisions::queue_share::share;
 use crate::decisions::shares::{Right, Shares};
 use crate::decisions::unit::Unit;
@@ -38,26 +38,48 @@ fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) ->
         return None;
     }
     let held = share(cluster, shares, queue, None, asked.parts().map(|(resource, _)| resource))?;
-    let rules = MinRuntime::of(cluster, queue, Action::Reclaim);
-    let mut protected: BTreeMap<Protection, u32> = BTreeMap::new();
-    let mut evictable = 0;
-    for placed in Entitled::of(cluster, shares, queue).units().filter(|placed| !placed.is(Right::FairShare)) {
-        match protection(cluster, rules, &placed.unit) {
-            Some(protection) => *protected.entry(protection).or_default() += 1,
-            None => evictable += 1,
-        }
-    }
+    let is_above = |placed: &PlacedUnit| !placed.is(Right::FairShare);
+    let (protected, evictable) = what_stays(cluster, shares, queue, Action::Reclaim, is_above);
     Some(Holder {
         queue: held.queue,
         resource: held.resource,
         held: held.held,
         fair_share: held.fair_share,
-        protected: merged(protected),
+        protected,
         evictable,
     })
 }
 
-/// What protects a unit from being reclaimed.
+/// What protects units of a lower priority in a unit's own queue. `None` if nothing protects any of them.
+pub(crate) fn nothing_to_preempt(cluster: &Cluster, shares: &Shares, unit: &Unit) -> Option<Reason> {
+    let is_lower = |placed: &PlacedUnit| placed.unit.rank.priority > unit.rank.priority;
+    let (protected, evictable) = what_stays(cluster, shares, unit.queue, Action::Preempt, is_lower);
+    let queue = cluster.queue(unit.queue)?.spec().name.clone();
+    (!protected.is_empty()).then_some(Reason::NothingToPreempt { queue, protected, evictable })
+}
+
+/// Of some placed units of a queue: what protects them from an action, with the number of units for each protection,
+/// and how many are not protected.
+fn what_stays(
+    cluster: &Cluster,
+    shares: &Shares,
+    queue: QueueId,
+    action: Action,
+    is_meant: impl Fn(&PlacedUnit) -> bool,
+) -> (Vec<(Protection, u32)>, u32) {
+    let rules = MinRuntime::of(cluster, queue, action);
+    let mut protected: BTreeMap<Protection, u32> = BTreeMap::new();
+    let mut evictable = 0;
+    for placed in Entitled::of(cluster, shares, queue).units().filter(|placed| is_meant(placed)) {
+        match protection(cluster, rules, &placed.unit) {
+            Some(protection) => *protected.entry(protection).or_default() += 1,
+            None => evictable += 1,
+        }
+    }
+    (merged(protected), evictable)
+}
+
+/// What protects a unit from being evicted.
 fn protection(cluster: &Cluster, rules: MinRuntime, unit: &Unit) -> Option<Protection> {
     if let Some(protection) = rules.reason(cluster, cluster.group(unit.group)?, unit) {
         return Some(protection);

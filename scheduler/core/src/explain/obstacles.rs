@@ -55,6 +55,9 @@ pub(crate) fn find(trial: &mut Trial, shares: &Shares, unit: &Unit, refusal: Opt
             Refusal::Limit(_) => None,
             _ => refused(cluster, unit, &refusal),
         });
+        if matches!(refusal, Refusal::NothingToTake | Refusal::Unsettled | Refusal::AboveFairShare { .. }) {
+            reasons.extend(fairness::nothing_to_preempt(cluster, shares, unit));
+        }
     }
     reasons.sort_by_key(Reason::tier);
     Obstacles { reasons, first, blocked }

@@ -33,6 +33,15 @@ pub enum Reason {
         /// The queues above their fair share, the one that is furthest above first.
         holders: Vec<Holder>,
     },
+    /// It does not fit into free room, and not enough of what has a lower priority in its queue may be evicted for it.
+    NothingToPreempt {
+        /// The name of its queue.
+        queue: String,
+        /// What protects units of a lower priority from eviction, and the number of units for each protection.
+        protected: Vec<(Protection, u32)>,
+        /// The number of units of a lower priority that could be evicted, but would not make enough room.
+        evictable: u32,
+    },
     /// Room could be made, but too much would be evicted for it.
     TooDisruptive,
     /// No domain of a topology level has room for all members that must be in one domain.
@@ -221,6 +230,7 @@ impl Reason {
             Self::QueueLimit(_) | Self::NonPreemptibleOverQuota(_) => Tier::Quota,
             Self::AboveFairShare(_)
             | Self::NothingToReclaim { .. }
+            | Self::NothingToPreempt { .. }
             | Self::TooDisruptive
             | Self::OftenFailedToStart { .. } => Tier::FairShare,
             Self::Topology { .. } | Self::NoSuchLevel { .. } => Tier::Topology,

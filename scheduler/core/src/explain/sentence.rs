@@ -44,6 +44,12 @@ impl Display for Reason {
                     Listed(holders),
                 )
             }
+            Self::NothingToPreempt { queue, protected, evictable } => write!(
+                f,
+                "nothing that is free fits, and of what has a lower priority in {} {}",
+                Owner(queue),
+                WhatStays { protected, evictable: *evictable },
+            ),
             Self::Topology { level, wanted, best: Some((domain, fitting)) } => write!(
                 f,
                 "no one {level:?} has room for {}; {domain:?} has for {fitting}, more than any other",
@@ -218,13 +224,27 @@ impl Display for Holder {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let amounts = [self.held, self.fair_share].map(|amount| Amount(&self.resource, amount).to_string());
         write!(f, "{} holds {} with a fair share of {}", Owner(&self.queue), amounts[0], amounts[1])?;
+        match self.protected.is_empty() && self.evictable == 0 {
+            true => Ok(()),
+            false => {
+                let stays = WhatStays { protected: &self.protected, evictable: self.evictable };
+                write!(f, " (of what is above it {stays})")
+            }
+        }
+    }
+}
+
+/// How many units are protected by what, and how many could go, but are not enough.
+struct WhatStays<'a> {
+    protected: &'a [(Protection, u32)],
+    evictable: u32,
+}
+
+impl Display for WhatStays<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let protected = self.protected.iter().map(|(protection, units)| format!("{units} {protection}"));
         let evictable = (self.evictable > 0).then(|| format!("{} may be evicted, which is not enough", self.evictable));
-        let parts: Vec<String> = protected.chain(evictable).collect();
-        match parts.is_empty() {
-            true => Ok(()),
-            false => write!(f, " (of what is above it {})", Listed(&parts)),
-        }
+        Listed(&protected.chain(evictable).collect::<Vec<String>>()).fmt(f)
     }
 }
 

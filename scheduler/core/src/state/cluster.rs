@@ -197,6 +197,7 @@ impl Cluster {
             Event::ClaimGone(claim) => self.gone(claim).map(Outcome::ready),
             Event::ClaimResized(claim, request) => self.resize(claim, request).map(|()| Outcome::Done),
             Event::ClaimPeersChanged(claim, peers) => self.change_peers(claim, peers).map(Outcome::displaced),
+            Event::ClaimBudgetChanged(claim, budget) => self.change_budget(claim, budget).map(|()| Outcome::Done),
             Event::PodGroupAdded(group) => self.add_group(group).map(Outcome::Group),
             Event::PodGroupChanged(group, spec) => self.replace_group(group, spec).map(Outcome::displaced),
             Event::PodGroupRemoved(group) => self.remove_group(group).map(|()| Outcome::Done),

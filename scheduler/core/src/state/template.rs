@@ -129,7 +129,15 @@ impl Templates {
 
     /// Gives a claim another request, which is of this class.
     pub(crate) fn change_request(&mut self, known: &mut KnownClaim, class: ClassId, request: Arc<Request>) {
-        let template = Template { class, request, ..Template::clone(known) };
+        self.change(known, Template { class, request, ..Template::clone(known) });
+    }
+
+    /// Gives a claim another disruption budget, or none.
+    pub(crate) fn change_budget(&mut self, known: &mut KnownClaim, disruption_budget: Option<String>) {
+        self.change(known, Template { disruption_budget, ..Template::clone(known) });
+    }
+
+    fn change(&mut self, known: &mut KnownClaim, template: Template) {
         let before = std::mem::replace(&mut known.template, self.claims.join(template));
         self.claims.leave(&before, 1);
     }

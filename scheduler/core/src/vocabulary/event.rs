@@ -75,6 +75,8 @@ pub enum Event {
     /// A claim's peers and its rules about their places have changed. Claims that run stay. A claim that was going to
     /// start is pending again if an anti-affinity keeps it from its place now.
     ClaimPeersChanged(ClaimId, Option<Arc<Peers>>),
+    /// Another disruption budget of its namespace protects a claim now, or none does.
+    ClaimBudgetChanged(ClaimId, Option<String>),
     /// A pod group was declared. Claims that name it come afterwards.
     PodGroupAdded(PodGroup),
     /// A pod group has changed. Its name, namespace, queue and the names of its sub-groups stay the same.

@@ -105,3 +105,32 @@ fn of_a_claim_that_only_its_queues_limit_stops_nothing_is_said_about_who_could_m
     let reasons = setting.explain(waits).reasons;
     assert!(matches!(reasons.as_slice(), [Reason::QueueLimit(_)]), "{reasons:?}");
 }
+
+#[test]
+fn what_protects_claims_of_a_lower_priority_is_said() {
+    let mut setting = Setting::with_nodes(1, 3);
+    let budget = DisruptionBudget { name: "budget".into(), min_available: 1, ..DisruptionBudget::default() };
+    setting.cluster.apply(Event::BudgetChanged(budget)).expect("a budget");
+    let claim = |priority: i32, preemptible: bool, budget: Option<&str>| Claim {
+        request: whole(1),
+        priority,
+        preemptible,
+        disruption_budget: budget.map(str::to_owned),
+        ..Claim::default()
+    };
+    setting.add_claim(claim(10, true, Some("budget")));
+    setting.add_claim(claim(10, false, None));
+    setting.add_claim(claim(10, true, None));
+    setting.cycle();
+    let waits = setting.add_claim(Claim { request: whole(2), ..claim(20, true, None) });
+    setting.cycle();
+    let (reason, text) = setting.reason(waits);
+    let Reason::NothingToPreempt { protected, evictable: 1, .. } = &reason else { panic!("{reason:?}") };
+    let by_budget = Protection::DisruptionBudget { name: "budget".into() };
+    assert_eq!(protected.as_slice(), [(Protection::NonPreemptible, 1), (by_budget, 1)]);
+    assert!(text.contains("1 may not be evicted, 1 are protected by disruption budget \"budget\""), "{text}");
+    // With the other claims of a lower priority, it only needs to wait for room.
+    let waits_too = setting.add_claim(claim(5, true, None));
+    setting.cycle();
+    assert!(matches!(setting.reason(waits_too).0, Reason::NoRoom { .. }));
+}

@@ -119,6 +119,20 @@ impl Engine {
         }
     }
 
+    /// Replaces the disruption budget that protects the claim.
+    pub(super) fn claim_budget(&mut self, uid: &ClaimUid, budget: Option<String>) -> Result<(), EventError> {
+        let Some(id) = self.entries.of_uid(uid) else { return Ok(()) };
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.is_ended) else { return Ok(()) };
+        match (entry.id, &mut entry.parked) {
+            (Some(claim), _) => self.apply(Event::ClaimBudgetChanged(claim, budget)).map(|_| ()),
+            (None, Some(parked)) => {
+                parked.claim.disruption_budget = budget;
+                Ok(())
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
     fn asks_for(&self, claim: ClaimId, request: &Request) -> bool {
         self.cluster.claim(claim).is_some_and(|of| *of.request == *request)
     }

@@ -55,6 +55,11 @@ impl Collected {
                     Arc::make_mut(claim).request.peers = peers;
                 }
             }
+            Observation::ClaimBudget(uid, budget) => {
+                if let Some((_, claim)) = self.claims.get_mut(&uid) {
+                    Arc::make_mut(claim).disruption_budget = budget;
+                }
+            }
             Observation::ClaimEnded(uid) => _ = self.claims.remove(&uid),
             Observation::Node(report) => {
                 let name = NodeName::from(report.spec.name.as_str());

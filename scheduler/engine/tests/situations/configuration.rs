@@ -61,3 +61,26 @@ fn of_what_is_told_of_a_queue_before_the_start_the_last_word_counts() {
     let team = view.cluster().queue_named("team").and_then(|id| view.cluster().queue(id)).expect("it is there");
     assert_eq!(team.spec().parent, None);
 }
+
+#[test]
+fn a_claims_budget_is_known_before_the_start_and_changes() {
+    let budget_of = |kit: &Kit| {
+        let view = kit.view.clone().expect("readers see something");
+        let claim = view.claim_id(&"a".into()).expect("it is in the books");
+        view.cluster().claim(claim).and_then(|claim| claim.disruption_budget.clone())
+    };
+    let budget = |name: &str| Observation::ClaimBudget("a".into(), Some(name.into()));
+    let mut kit = Kit::not_live(MemoryStore::default());
+    kit.tell(budget("nobody's"));
+    kit.want("a", 50, 50);
+    kit.tell(budget("first"));
+    kit.tell(Observation::Synced);
+    kit.pass(100);
+    assert_eq!(budget_of(&kit).as_deref(), Some("first"));
+    kit.tell(budget("second"));
+    kit.pass(100);
+    assert_eq!(budget_of(&kit).as_deref(), Some("second"));
+    kit.tell(Observation::ClaimBudget("a".into(), None));
+    kit.pass(100);
+    assert_eq!(budget_of(&kit), None);
+}

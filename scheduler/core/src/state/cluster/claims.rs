@@ -236,6 +236,19 @@ impl Cluster {
         self.change_group(group, |group| group.set_placed(id, placed));
     }
 
+    /// Changes which disruption budget protects a claim, whether the claim is placed or not.
+    pub(super) fn change_budget(&mut self, id: ClaimId, budget: Option<String>) -> Result<(), EventError> {
+        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
+        let before = state.claim.disruption_budget.clone();
+        if state.allocation.is_some() {
+            let namespace = state.claim.namespace.as_str();
+            before.iter().for_each(|name| self.budgets.note(namespace, name, id, false));
+            budget.iter().for_each(|name| self.budgets.note(namespace, name, id, true));
+        }
+        self.templates.change_budget(&mut state.claim, budget);
+        Ok(())
+    }
+
     /// Enters what a claim asks for into its queue's books, or takes it out.
     pub(super) fn book_requested(&mut self, id: ClaimId, asks: bool) {
         let Some(state) = self.claims.get(id).filter(|state| !state.is_withdrawn) else { return };

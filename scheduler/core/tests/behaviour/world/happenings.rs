@@ -65,6 +65,8 @@ pub(crate) enum Happening {
     ClaimResized(u64, Request),
     /// A claim's groups of peers, or its rules about them, change.
     ClaimPeers(u64, Option<Arc<Peers>>),
+    /// Another disruption budget protects the claim, or none does.
+    ClaimBudget(u64, Option<u64>),
     /// Tasks that are not claims run on a node.
     NodeForeign(u64, Vec<Arc<Peers>>),
     StoppingIsGone(u64),
@@ -275,6 +277,7 @@ fn happening(random: &mut Random) -> Happening {
                 preemptible: !random.one_in(4),
             },
         },
+        67 if random.one_in(2) => Happening::ClaimBudget(random.next(), random.one_of(&[None, Some(0), Some(1)])),
         67..=68 => Happening::BudgetChanges {
             budget: random.below(2),
             min_available: (!random.one_in(4)).then(|| u32::try_from(random.below(4)).unwrap_or(0)),

@@ -126,7 +126,7 @@ impl World {
                 self.on_node(*node, |node| Event::DeviceHealthChanged { node, device: *device, health });
             }
             Happening::ClaimComes { request, terms, min_runtime_ms, budget } => {
-                let budget = budget.map(|number| format!("budget-{number}"));
+                let budget = budget.map(budget_name);
                 let claim = Claim {
                     request: request.clone(),
                     queue: nth(&LEAVES, terms.queue).unwrap_or_default().to_owned(),
@@ -156,6 +156,10 @@ impl World {
             }
             Happening::ClaimPeers(claim, peers) => {
                 self.on_claim(*claim, |claim| Event::ClaimPeersChanged(claim, peers.clone()));
+            }
+            Happening::ClaimBudget(claim, budget) => {
+                let budget = budget.map(budget_name);
+                self.on_claim(*claim, |claim| Event::ClaimBudgetChanged(claim, budget.clone()));
             }
             Happening::NodeForeign(node, foreign) => {
                 self.on_spec(*node, Event::NodeChanged, |spec| spec.foreign.clone_from(foreign));
@@ -201,7 +205,7 @@ impl World {
                 self.may(Event::PodGroupChanged(id, PodGroup { min_members, priority, preemptible, ..spec }));
             }
             Happening::BudgetChanges { budget, min_available } => {
-                let name = format!("budget-{budget}");
+                let name = budget_name(*budget);
                 match min_available {
                     Some(min_available) => {
                         let budget =
@@ -405,4 +409,8 @@ fn seen(cluster: &Cluster) -> String {
 fn nth<T: Clone>(items: &[T], number: u64) -> Option<T> {
     let index = number.checked_rem(items.len() as u64)?;
     items.get(usize::try_from(index).ok()?).cloned()
+}
+
+fn budget_name(number: u64) -> String {
+    format!("budget-{number}")
 }
