@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod certificates;
 mod claim_report;
 mod condition;

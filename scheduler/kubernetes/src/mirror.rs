@@ -11,6 +11,7 @@
 
 mod access;
 mod attached;
+mod budgets;
 mod chosen;
 mod commands;
 mod device_claims;
@@ -81,6 +82,7 @@ pub(crate) struct Mirror {
     policies: policies::Policies,
     priority_classes: precedence::PriorityClasses,
     suspended: suspended::SuspendedWorkloads,
+    budgets: budgets::Budgets,
     volumes: volumes::Volumes,
     attachments: attached::Attachments,
     /// The UIDs of pods that may have their turn now, or have it no more, to have what one pod at a time may have.
@@ -206,6 +208,7 @@ impl Mirror {
             policies: policies::Policies::default(),
             priority_classes: precedence::PriorityClasses::default(),
             suspended: suspended::SuspendedWorkloads::default(),
+            budgets: budgets::Budgets::default(),
             volumes: volumes::Volumes::default(),
             attachments: attached::Attachments::default(),
             turned: BTreeSet::new(),
@@ -243,6 +246,7 @@ impl Mirror {
             self.tell_node(&name);
         }
         self.tell_gangs_gone();
+        self.tell_budgets();
         let mut told = std::mem::take(&mut self.told);
         if let Some(first) = self.together_from.take() {
             let at_once = told.split_off(first);

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{
     Affinity, Container as CoreContainer, EphemeralVolumeSource, NodeAffinity, Pod, PodSpec, PodStatus, Volume,
 };
 
+use crate::budget::Standing;
 use crate::dra::User;
 use crate::gang::{self, Gang};
 use crate::one_per_node;
@@ -47,6 +48,7 @@ pub(crate) struct PodFacts {
     pub(crate) nominated: Option<String>,
     /// Which of our commands has bound it.
     pub(crate) generation: Option<Generation>,
+    pub(crate) standing: Standing,
     /// None of its containers runs or will run.
     pub(crate) has_ended: bool,
     /// When it has ended with success. 2^64 − 1: kubelet has not said when.
@@ -130,6 +132,7 @@ impl PodFacts {
             created_ms: created.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0),
             started_ms: status.start_time.as_ref().and_then(|time| u64::try_from(time.0.as_millisecond()).ok()),
             node: spec.node_name.clone().filter(|node| !node.is_empty()),
+            standing: Standing::of(&status),
             generation: annotations.get(GENERATION).and_then(|text| generation(text)),
             has_ended: status.phase.as_deref().is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase)),
             succeeded_ms: (status.phase.as_deref() == Some("Succeeded")).then(|| ended_ms(&status)),
@@ -288,10 +291,6 @@ fn only_what_counts(volume: Volume) -> Option<Volume> {
     Some(Volume { name: volume.name, persistent_volume_claim, ephemeral, ..Volume::default() })
 }
 
-/// The claims of a pod. A template for which no claim is needed makes none.
-///
-/// A bound pod also has the claim that was made for its extended resources. Until the pod is bound, that claim is made
-/// anew with each try.
 /// When the last of a pod's containers has ended.
 fn ended_ms(status: &PodStatus) -> u64 {
     let containers = status.container_statuses.iter().flatten();
@@ -299,6 +298,10 @@ fn ended_ms(status: &PodStatus) -> u64 {
     ends.filter_map(|time| u64::try_from(time.0.as_millisecond()).ok()).max().unwrap_or(u64::MAX)
 }
 
+/// The claims of a pod. A template for which no claim is needed makes none.
+///
+/// A bound pod also has the claim that was made for its extended resources. Until the pod is bound, that claim is made
+/// anew with each try.
 fn claims(spec: &PodSpec, status: &PodStatus) -> Vec<PodClaim> {
     let made = |name: &String| {
         let statuses = status.resource_claim_statuses.iter().flatten();

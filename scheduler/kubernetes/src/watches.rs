@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use aliquot_api_server::Client;
 use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
@@ -24,6 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::warn;
 
+use crate::budget::BudgetFacts;
 use crate::kai_queue;
 use crate::mirror::{Access, Mirror, QueueSaid};
 use crate::node::NodeFacts;
@@ -256,6 +258,37 @@ impl Sight for PriorityClasses {
     }
 }
 
+struct Budgets;
+
+impl Sight for Budgets {
+    type Object = PodDisruptionBudget;
+
+    /// Without it, the API server refuses the evictions that no budget allows, and others are tried later.
+    const STARTS_WITHOUT_RIGHT: bool = true;
+
+    fn name(&self) -> String {
+        "poddisruptionbudgets".into()
+    }
+
+    fn key(&self, budget: &PodDisruptionBudget) -> Option<String> {
+        Some(in_namespace(budget.metadata.namespace.as_deref()?, budget.metadata.name.as_deref()?))
+    }
+
+    fn show(&self, budget: PodDisruptionBudget, _: &str, mirror: &mut Mirror) {
+        if let Some(facts) = BudgetFacts::of(budget) {
+            mirror.budget(facts);
+        }
+    }
+
+    fn gone(&self, key: &str, mirror: &mut Mirror) {
+        mirror.budget_gone(key);
+    }
+
+    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
+        mirror.budget_keys()
+    }
+}
+
 fn in_namespace(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
@@ -279,6 +312,7 @@ impl Watches {
             always(&mut tasks, VolumeAttachments, Api::all(client.clone()), shared),
             always(&mut tasks, CsiDrivers, Api::all(client.clone()), shared),
             always(&mut tasks, StorageCapacities, Api::all(client.clone()), shared),
+            always(&mut tasks, Budgets, Api::all(client.clone()), shared),
             always(&mut tasks, PriorityClasses, Api::all(client.clone()), shared),
             always(&mut tasks, Pods, Api::all(client.clone()), shared),
         ];

@@ -224,6 +224,7 @@ impl Mirror {
             self.tell_claim(uid, request, Means::default());
         } else {
             self.tell_peers(uid);
+            self.tell_budget_of(uid);
             let Some(known) = self.pods.get(uid) else { return };
             let group = self.group_of(&known.facts);
             self.tell_group_again(group, uid);
@@ -387,7 +388,7 @@ impl Mirror {
             min_runtime_ms: self.policy_of(facts).ok().flatten().map_or(0, |policy| policy.min_runtime_ms),
             sub_group: group.as_ref().and_then(|group| sub_group_of(facts, group)),
             pod_group: group.as_ref().map(|group| group.name.clone()),
-            ..Claim::default()
+            disruption_budget: self.budget_of(facts),
         };
         if known.claim.as_ref().is_some_and(|told| told.claim == claim)
             || known.instance.is_some() && known.claim.is_some()
@@ -419,6 +420,7 @@ impl Mirror {
         });
         if !is_resized {
             self.claims_told += 1;
+            self.count_in_budget(&claim.namespace, claim.disruption_budget.as_deref(), true);
         }
         let newest = self.claims_told;
         if let Some(known) = self.pods.get_mut(uid) {
@@ -433,6 +435,7 @@ impl Mirror {
         known.problem = None;
         let Some(told) = known.claim.take() else { return };
         self.told.push(Observation::ClaimEnded(ClaimUid::from(uid)));
+        self.count_in_budget(&told.claim.namespace, told.claim.disruption_budget.as_deref(), false);
         if let Some(gang) = told.claim.pod_group {
             self.uncount_in_gang(told.claim.namespace, gang, uid);
         }

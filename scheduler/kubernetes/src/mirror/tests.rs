@@ -1,6 +1,7 @@
 //! The mirror and the engine together, with a pretended API server that does at once what it is told.
 
 mod attached;
+mod budgets;
 mod chosen;
 mod device_claims;
 mod elastic_gpus;
@@ -27,6 +28,7 @@ use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Memory, Observation,
 use serde_json::{Value, json};
 
 use super::{Access, Binding, Eviction, GroupSaid, Mirror, Readiness, Suspended, Write};
+use crate::budget::BudgetFacts;
 use crate::gang::{GangFacts, GangKind};
 use crate::node::NodeFacts;
 use crate::pod::PodFacts;
@@ -57,6 +59,8 @@ struct World {
     claims: BTreeMap<String, Value>,
     /// PersistentVolumeClaims for which volumes can be made.
     volume_claims: BTreeMap<String, Value>,
+    /// PodDisruptionBudgets, by name.
+    budgets: BTreeMap<String, Value>,
     /// Workloads that a leader has suspended, with the pods that they will make again.
     suspended: BTreeMap<Workload, (Suspended, Vec<Value>)>,
     mirror: Mirror,
@@ -103,6 +107,7 @@ impl World {
             slices: BTreeMap::new(),
             claims: BTreeMap::new(),
             volume_claims: BTreeMap::new(),
+            budgets: BTreeMap::new(),
             suspended: BTreeMap::new(),
             mirror: Mirror::new("aliquot", 0, &[]),
             engine: engine(policy.fork(), 0, Memory::default()),
@@ -145,6 +150,9 @@ impl World {
         for kind in WorkloadKind::ALL {
             self.mirror.suspendables_are_in(kind, "v1");
             self.mirror.suspendables_are(kind, Access::Read);
+        }
+        for budget in self.budgets.values() {
+            self.mirror.budget(BudgetFacts::of(typed(budget)).unwrap());
         }
         for (suspended, _) in self.suspended.values() {
             self.mirror.suspended(suspended.clone());

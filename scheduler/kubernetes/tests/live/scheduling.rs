@@ -67,7 +67,8 @@ fn a_disruption_budget_protects_a_pod_until_it_allows() {
     let status = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
     cluster.objects.merge_status(&PODS, "default", "train", &status);
     cluster.pod("serve", 100, json!({"spec": {"priority": 90}}));
-    cluster.wait_until("serve waits", |cluster| cluster.why_waiting("serve").is_some());
+    let message = cluster.wait_until_it_waits("serve", "Unschedulable", "fair-share: ");
+    assert!(message.contains("1 are protected by disruption budget \"train\""), "{message}");
     assert_eq!(cluster.bound().len(), 1);
     assert!(cluster.get("train")["metadata"]["deletionTimestamp"].is_null());
     let status = json!({"status": {
