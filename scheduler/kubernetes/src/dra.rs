@@ -23,9 +23,7 @@ pub(crate) use capacity::{Amounts, amount, consumed, is_overdrawn, is_shared, le
 pub(crate) use claim::{Allocated, Ask, ClaimFacts, DevicesAsk, Link, Linked, NVLINK_CLIQUE, RequestAsk, expressions};
 pub(crate) use counters::{CounterName, Counters, Groups, groups_of, taken_by as counters_taken_by};
 pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implicit_resource, may_ask};
-pub(crate) use pools::{
-    Pool, PoolKey, Pools, compared_value, compared_values, device_specs, hardware_uuid, has_conditions, uuid,
-};
+pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, compared_values, device_specs, hardware_uuid, uuid};
 pub(crate) use reach::{Reach, only, selector};
 pub(crate) use readiness::{Unready, must_be_ready};
 pub(crate) use selection::{Criteria, Found, Selection, USABLE, Whose, unsupported_of_others, untolerated};

@@ -52,6 +52,8 @@ pub(crate) struct Pool {
     /// For devices of another driver: the calls on the node that it says can be left out, where it says so. Kubelet reads
     /// them in the allocation.
     pub(crate) skipped: BTreeMap<String, Vec<String>>,
+    /// Where the devices can be used of those slices that have a device which its driver makes ready after the allocation.
+    slow: Vec<Reach>,
     /// Where the devices of the slices that are there can be used, if the pool is another driver's and not complete.
     arriving: Vec<Reach>,
     /// What there is of the counters that its devices share, if they are another driver's.
@@ -66,6 +68,12 @@ impl Pool {
     pub(crate) fn is_changing_on(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
         let mut reaches = self.reach.values().chain(&self.arriving);
         !self.is_complete && reaches.any(|reach| reach.includes(node, labels))
+    }
+
+    /// Whether the pool is tried after others on a node with this name and these labels. As in Kubernetes' own allocator, a
+    /// device for another node makes it so, too, if a device for this node is in the same slice.
+    pub(crate) fn is_slow_on(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.slow.iter().any(|reach| reach.includes(node, labels))
     }
 }
 
@@ -203,7 +211,12 @@ impl Pools {
             true => Vec::new(),
             false => slices.iter().flat_map(|slice| Reach::all_of(slice)).collect(),
         };
-        Pool { node, devices, order, reach, skipped, arriving, counters, is_complete }
+        let is_slow = |slice: &&&ResourceSliceSpec| {
+            let mut conditions = slice.devices.iter().flatten().filter_map(|device| device.binding_conditions.as_ref());
+            driver != DRIVER && conditions.any(|conditions| !conditions.is_empty())
+        };
+        let slow = slices.iter().filter(is_slow).flat_map(|slice| Reach::all_of(slice)).collect();
+        Pool { node, devices, order, reach, skipped, slow, arriving, counters, is_complete }
     }
 
     pub(crate) fn get(&self, key: &PoolKey) -> Option<&Pool> {
@@ -325,7 +338,7 @@ pub(super) fn is_given_out(device: &Device) -> bool {
 }
 
 /// Whether a device's driver fulfils conditions before a pod is bound.
-pub(crate) fn has_conditions(device: &Device) -> bool {
+fn has_conditions(device: &Device) -> bool {
     let is_empty = |of: &Option<Vec<String>>| of.as_ref().is_none_or(Vec::is_empty);
     !is_empty(&device.binding_conditions) || !is_empty(&device.binding_failure_conditions)
 }

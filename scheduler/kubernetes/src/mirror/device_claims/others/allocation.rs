@@ -151,8 +151,10 @@ impl Mirror {
         let claims = &self.device_claims;
         let labels = &self.nodes.get(node)?.facts.labels;
         let complete = claims.pools.others_on(node).filter(|(_, pool)| pool.is_complete);
+        // As in Kubernetes' own allocator, pools whose devices are ready at once go first.
+        let (slow, ready): (Vec<_>, Vec<_>) = complete.partition(|(_, pool)| pool.is_slow_on(node, labels));
         let may_skip = placement::declares(labels, OPTIONAL_NODE_OPERATIONS);
-        let devices = complete.flat_map(|(key, pool)| {
+        let devices = ready.into_iter().chain(slow).flat_map(|(key, pool)| {
             let names = pool.order.iter().filter(move |name| may_skip || !pool.skipped.contains_key(*name));
             let reaches = names.filter_map(|name| pool.reach.get_key_value(name));
             reaches.filter(|(_, reach)| reach.includes(node, labels)).map(move |(name, reach)| OnNode {
@@ -164,10 +166,6 @@ impl Mirror {
             })
         });
         let mut devices: Vec<OnNode<'_>> = devices.collect();
-        // As in Kubernetes' own allocator, pools whose devices are ready at once go first.
-        let slow: BTreeSet<&PoolKey> =
-            devices.iter().filter(|of| claims.must_be_made_ready(of.pool, of.name)).map(|of| of.pool).collect();
-        devices.sort_by_key(|device| slow.contains(device.pool));
         let others = devices.len();
         let (room, spread_counters) = self.room(&mut devices);
         let is_changing = claims.pools.others_on(node).any(|(_, pool)| pool.is_changing_on(node, labels));
@@ -416,10 +414,6 @@ impl DeviceClaims {
         let device =
             self.pools.get(key).and_then(|pool| pool.devices.get(name)).filter(|device| dra::is_shared(device));
         device.zip(self.others.used(key, name)).is_some_and(|(device, used)| dra::is_overdrawn(device, &used.consumed))
-    }
-
-    fn must_be_made_ready(&self, key: &PoolKey, name: &str) -> bool {
-        self.pools.get(key).and_then(|pool| pool.devices.get(name)).is_some_and(dra::has_conditions)
     }
 
     /// What is left of the capacities of a device.

@@ -3,7 +3,7 @@
 use aliquot_scheduler_engine::ClaimUid;
 use serde_json::{Value, json};
 
-use super::super::{Readiness, World, Write};
+use super::super::{Readiness, World, Write, typed};
 use super::NIC;
 use crate::mirror::DeviceId;
 
@@ -336,6 +336,41 @@ fn cards_that_are_ready_at_once_go_first() {
     assert_eq!(world.names_of_bound(), ["p"]);
     assert_eq!(world.pool_of("p"), Some("b"));
     assert!(world.claims["p"]["status"]["allocation"]["allocationTimestamp"].is_null());
+}
+
+/// Kubernetes' allocator looks at slices, and not at devices.
+#[test]
+fn a_slow_card_of_another_node_counts_if_it_is_in_the_slice() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let card = |name: &str, node: &str, more: Value| {
+        let mut card = json!({"name": name, "nodeName": node});
+        json_patch::merge(&mut card, &more);
+        card
+    };
+    let cards = json!([card("x", "n", json!({})), card("z", "m", slow_cards(&["z"])[0].clone())]);
+    world.pool_of_nics("a", json!({"perDeviceNodeSelection": true}), cards);
+    world.pool_of_nics("b", json!({"nodeName": "n"}), json!([{"name": "y"}]));
+    world.pod_with_nic("p", json!({}));
+    world.reconcile();
+    assert_eq!(world.pool_of("p"), Some("b"), "{}", world.why_waiting("p"));
+}
+
+#[test]
+fn slow_cards_in_slices_for_other_nodes_do_not_count() {
+    let mut world = World::new();
+    world.node("n", 0);
+    for (name, node, cards) in [("a-n", "n", json!([{"name": "x"}])), ("a-m", "m", slow_cards(&["z"]))] {
+        let slice = json!({"metadata": {"name": name}, "spec": {
+            "driver": NIC, "nodeName": node, "devices": cards,
+            "pool": {"name": "a", "generation": 1, "resourceSliceCount": 2},
+        }});
+        world.mirror.resource_slice(typed(&slice));
+    }
+    world.pool_of_nics("b", json!({"nodeName": "n"}), json!([{"name": "y"}]));
+    world.pod_with_nic("p", json!({}));
+    world.reconcile();
+    assert_eq!(world.pool_of("p"), Some("a"), "{}", world.why_waiting("p"));
 }
 
 #[test]
