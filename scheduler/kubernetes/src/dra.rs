@@ -14,6 +14,7 @@ mod pools;
 mod reach;
 mod readiness;
 mod selection;
+mod slices;
 mod taint_rule;
 mod take;
 mod users;
@@ -27,6 +28,7 @@ pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, compared_values, de
 pub(crate) use reach::{Reach, only, selector};
 pub(crate) use readiness::{Unready, must_be_ready};
 pub(crate) use selection::{Criteria, Found, Selection, USABLE, Whose, unsupported_of_others, untolerated};
+pub(crate) use slices::read_slice;
 pub(crate) use taint_rule::TaintRule;
 pub(crate) use take::{Free, Taken, held, thousandths};
 pub(crate) use users::{GroupOwner, User, group_as_user, is_group, pod_as_user};

@@ -2,31 +2,39 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use kube::ResourceExt;
 use kube::api::DynamicObject;
 use tracing::warn;
 
 use super::follow::Sight;
 use super::in_namespace;
-use crate::dra::{ClaimFacts, TaintRule};
+use crate::dra::{ClaimFacts, TaintRule, read_slice};
 use crate::mirror::{Access, Mirror};
 
+/// A field of their devices had another name before.
 pub(super) struct ResourceSlices;
 
 impl Sight for ResourceSlices {
-    type Object = ResourceSlice;
+    type Object = DynamicObject;
 
     fn name(&self) -> String {
         "resourceslices".into()
     }
 
-    fn key(&self, slice: &ResourceSlice) -> Option<String> {
+    fn key(&self, slice: &DynamicObject) -> Option<String> {
         slice.metadata.name.clone()
     }
 
-    fn show(&self, slice: ResourceSlice, _: &str, mirror: &mut Mirror) {
-        mirror.resource_slice(slice);
+    fn show(&self, slice: DynamicObject, _: &str, mirror: &mut Mirror) {
+        let name = slice.name_any();
+        match read_slice(slice) {
+            Ok(slice) => mirror.resource_slice(slice),
+            Err(error) => {
+                warn!(slice = name, error, "the ResourceSlice cannot be read, so no device of its pool is given out");
+                mirror.resource_slice_gone(&name);
+            }
+        }
     }
 
     fn gone(&self, key: &str, mirror: &mut Mirror) {

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use aliquot_api_server::Client;
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::{Api, ApiResource, GroupVersionKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -144,7 +145,7 @@ impl Family {
             Family::DeviceClaims => vec![
                 of(ResourceClaims, Api::all(all()), shared),
                 of(DeviceClasses, Api::all(all()), shared),
-                of(ResourceSlices, Api::all(all()), shared),
+                of(ResourceSlices, Api::all_with(all(), &ApiResource::erase::<ResourceSlice>(&())), shared),
             ],
             Family::DeviceTaintRules => {
                 let kind = GroupVersionKind::gvk("resource.k8s.io", version, "DeviceTaintRule");
