@@ -233,6 +233,11 @@ impl Selection {
 
     /// How many devices of our driver a node has for a request for all of them; `None`: it has none, has more than a claim
     /// can get, or has some that will not do.
+    ///
+    /// Kubernetes' own allocator leaves out a device of which too little is left. Here the device is one of them whatever is
+    /// taken of it, so a pod waits until all have room. The books give room away many times in a cycle, and evict pods for
+    /// more: a number that follows what is left would be out of date at once, and a pod would get fewer devices than are
+    /// freed for it. Other drivers' devices are chosen when a pod is bound, so those are counted as Kubernetes does.
     pub(crate) fn all_on(&self, pools: &Pools, node: &str) -> Option<u16> {
         let number = self.number_on(pools, node).filter(|number| (1..=whole::RESULTS_MAX).contains(number));
         number.and_then(|number| u16::try_from(number).ok())

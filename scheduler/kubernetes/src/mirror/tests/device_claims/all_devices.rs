@@ -49,6 +49,23 @@ fn a_claim_for_all_gets_each_device_of_a_node() {
     assert_eq!(world.devices_of("c"), ["m/gpu-0", "m/gpu-1", "m/gpu-2"]);
 }
 
+/// Kubernetes' own allocator would give the claim the other device alone.
+#[test]
+fn a_device_that_is_taken_is_one_of_all() {
+    let mut world = World::new();
+    world.node_with_driver("n", 2);
+    world.claim("one", 60, None, json!({}));
+    world.pod_with_claim("b", "one", json!({}));
+    world.reconcile();
+    world.pod_with_all("a", 50, json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+    world.delete("b");
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!(world.devices_of("a"), ["n/gpu-0", "n/gpu-1"]);
+}
+
 #[test]
 fn a_device_that_will_not_do_keeps_the_claim_from_the_node() {
     let mut world = World::new();
