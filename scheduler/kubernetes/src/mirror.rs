@@ -301,6 +301,7 @@ impl Mirror {
             facts: &pod.facts,
             problem: pod.problem.as_deref(),
             place: pod.place(),
+            is_searched: self.searched_for(uid).is_some(),
             follows: self.about_first(pod),
         })
     }
@@ -338,6 +339,8 @@ pub(crate) struct Waiting<'a> {
     pub(crate) problem: Option<&'a str>,
     /// The name in the books of a place with devices of other drivers for it.
     pub(crate) place: Option<&'a str>,
+    /// It is not known yet which nodes have such a place.
+    pub(crate) is_searched: bool,
     /// The pod that it follows, if a claim of its PodGroup is allocated with another pod.
     pub(crate) follows: Option<String>,
 }

@@ -32,6 +32,9 @@ use crate::{
 /// The pause before what could not be done is tried again.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
 
+/// The pause before searches for devices go on that take long.
+const BETWEEN_SEARCHES: Duration = Duration::from_millis(500);
+
 /// The time within which each binding is answered. The longest wait is that for devices and volumes.
 pub(crate) const START_DEADLINE_MS: u64 = 2 * readiness::LONGEST.as_millis() as u64;
 
@@ -414,6 +417,7 @@ async fn lead(
         () = suspension::run(client.clone(), Arc::clone(shared), events) => Ok(()),
         () = queue_status::run(client, Arc::clone(shared), shown.clone()) => Ok(()),
         () = look_again(shared) => Ok(()),
+        () = search_on(shared) => Ok(()),
         () = reports::notice_silence(shared) => Ok(()),
         () = reports::count(shared, shown.clone()) => Ok(()),
         () = leading.watch_engine(&shared.status) => Ok(()),
@@ -430,6 +434,16 @@ async fn look_again(shared: &Shared) {
     loop {
         tokio::time::sleep(RETRY).await;
         shared.change(|_| ());
+    }
+}
+
+/// Goes on with searches for devices that take long.
+async fn search_on(shared: &Shared) {
+    loop {
+        tokio::time::sleep(BETWEEN_SEARCHES).await;
+        if shared.read(Mirror::has_searches) {
+            shared.change(Mirror::go_on_searching);
+        }
     }
 }
 

@@ -93,7 +93,7 @@ impl Link {
 }
 
 /// A request that a link is about.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Linked {
     /// Its place among the requests.
     pub(crate) request: usize,

@@ -65,7 +65,7 @@ impl Display for Taken {
 }
 
 /// The free part of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Free {
     core: DeviceCore,
     memory: Bytes,
@@ -76,16 +76,24 @@ impl Free {
     /// What is left of a device with this memory, when these parts of it are held.
     pub(crate) fn of(memory: Bytes, held: impl Iterator<Item = (DeviceCore, Bytes)>) -> Free {
         let whole = Free { core: DeviceCore::WHOLE, memory, is_whole: true };
-        held.fold(whole, |left, (core, memory)| Free {
-            core: DeviceCore::new(left.core.get().saturating_sub(core.get())),
-            memory: Bytes::new(left.memory.get().saturating_sub(memory.get())),
+        held.fold(whole, |left, (core, memory)| left.without(core, memory))
+    }
+
+    /// What is left beside one more part.
+    pub(super) fn without(self, core: DeviceCore, memory: Bytes) -> Free {
+        Free {
+            core: DeviceCore::new(self.core.get().saturating_sub(core.get())),
+            memory: Bytes::new(self.memory.get().saturating_sub(memory.get())),
             is_whole: false,
-        })
+        }
     }
 
     pub(crate) fn is_enough_for(self, takes: &Taken) -> bool {
-        let goes_as_a_whole = takes.consumed.is_none();
-        takes.core <= self.core && takes.memory <= self.memory && (self.is_whole || !goes_as_a_whole)
+        self.has(takes.core, takes.memory, takes.consumed.is_none())
+    }
+
+    pub(super) fn has(self, core: DeviceCore, memory: Bytes, goes_as_a_whole: bool) -> bool {
+        core <= self.core && memory <= self.memory && (self.is_whole || !goes_as_a_whole)
     }
 
     /// How much is missing, in thousandths of what is taken: the larger value of time and memory.

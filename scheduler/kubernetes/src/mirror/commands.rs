@@ -132,7 +132,9 @@ impl Mirror {
         let facts = &known.facts;
         let starting = match self.reservations(facts, &told.means, &start) {
             Ok(starting) => starting,
-            Err(why) => {
+            Err(refusal) => {
+                self.note_refusal(uid, &refusal);
+                let why = refusal.why;
                 self.answer_choice(uid, Err(why.clone()));
                 self.tell_outcome(uid, &start, start.generation, StepOutcome::Failed(why));
                 return None;

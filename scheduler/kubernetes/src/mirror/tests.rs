@@ -227,6 +227,7 @@ impl World {
     /// Lets time pass until nothing is to be done. Writes are carried out at once.
     fn reconcile(&mut self) {
         for _ in 0..200 {
+            self.mirror.go_on_searching();
             self.hear();
             self.poll();
             for write in std::mem::take(&mut self.writes) {

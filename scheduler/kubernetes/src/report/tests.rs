@@ -9,7 +9,10 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::*;
+use crate::dra::ClaimFacts;
 use crate::lease::Fence;
+use crate::mirror::Access;
+use crate::node::NodeFacts;
 use crate::played::{self, Call, failure};
 use crate::pod::PodFacts;
 
@@ -298,4 +301,43 @@ async fn pods_that_wait_alike_are_explained_together() {
     let short = Explained::default().of(&view, &"a".into(), Duration::ZERO).unwrap();
     assert_eq!((short.reasons.len(), short.changes.is_empty()), (1, true));
     assert_eq!(explained.of(&view, &"b".into(), Duration::ZERO).unwrap(), a);
+}
+
+/// What the books do not know is not said to be missing: an autoscaler would make nodes for the pod.
+#[tokio::test(start_paused = true)]
+async fn devices_that_are_searched_are_not_said_to_be_missing() {
+    let mut world = World::new();
+    // No cards with different rows and columns are found soon.
+    let square = (0..5).flat_map(|row| (0..5).map(move |column| (row, column)));
+    let card = |(row, column): (u32, u32)| json!({"name": format!("{row}-{column}"), "attributes": {"row": {"int": row}, "column": {"int": column}}});
+    let cards: Vec<Value> = square.chain([(5, 0), (4, 5)]).map(card).collect();
+    let slice = json!({"metadata": {"name": "n"}, "spec": {
+        "driver": "nic.example.com", "nodeName": "n", "devices": cards,
+        "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+    }});
+    let nic = json!({"name": "nic", "exactly": {"deviceClassName": "nic", "count": 6}});
+    let distinct = |name: &str| json!({"distinctAttribute": format!("nic.example.com/{name}")});
+    let claim = json!({"metadata": {"name": "cards", "namespace": "default", "uid": "cards"}, "spec": {
+        "devices": {"requests": [nic], "constraints": [distinct("row"), distinct("column")]},
+    }});
+    let ready = json!({"type": "Ready", "status": "True"});
+    let amounts = json!({"cpu": "8", "memory": "8Gi", "pods": "10"});
+    let node = json!({
+        "metadata": {"name": "n", "uid": "n"}, "status": {"conditions": [ready], "allocatable": amounts},
+    });
+    world.shared.change(|mirror| {
+        mirror.device_class(serde_json::from_value(json!({"metadata": {"name": "nic"}, "spec": {}})).unwrap());
+        mirror.resource_slice(serde_json::from_value(slice).unwrap());
+        mirror.resource_claim(ClaimFacts::of(serde_json::from_value(claim).unwrap()).unwrap());
+        mirror.resource_claims_are(Access::Read);
+        mirror.node(NodeFacts::of(serde_json::from_value(node).unwrap()).unwrap());
+    });
+    let of_claim = json!([{"name": "cards", "resourceClaimName": "cards"}]);
+    let containers = json!([{"name": "main", "resources": {"claims": [{"name": "cards"}]}}]);
+    world.pod("p", &json!({"spec": {"containers": containers, "resourceClaims": of_claim}}));
+    world.decide();
+    world.report_until(|world| world.said("p").is_some()).await;
+    let (reason, message) = world.said("p").unwrap();
+    assert_eq!(reason, "Waiting", "{message}");
+    assert!(message.starts_with("search: it is not known yet whether node n can give"), "{message}");
 }

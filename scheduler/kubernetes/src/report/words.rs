@@ -75,6 +75,8 @@ pub(super) struct About {
     problem: Option<String>,
     /// The name in the books of a place with devices of other drivers for it.
     place: Option<String>,
+    /// It is not known yet which nodes have such a place.
+    is_searched: bool,
     /// The pod that it follows.
     follows: Option<String>,
 }
@@ -90,6 +92,7 @@ impl About {
             nominated: waiting.facts.nominated.clone(),
             problem: waiting.problem.map(str::to_owned),
             place: waiting.place.map(str::to_owned),
+            is_searched: waiting.is_searched,
             follows: waiting.follows,
         }
     }
@@ -165,6 +168,10 @@ fn why_waiting(
     let mut reasons: Vec<String> = about.follows.iter().cloned().chain(of_books).chain(complaint).collect();
     let asks_for_devices = asks_for_devices(view, &ClaimUid::from(about.uid.as_str()));
     let of_others = about_other_devices(explanation, about.place.as_deref());
+    if of_others.is_some() && about.is_searched {
+        // The books say that no node has a place, but that is not known.
+        return Some(Said::new(WAITING, tier_word(Tier::Search), &of_devices().join("; ")));
+    }
     reasons.extend(of_others.map(|(_, text)| text.to_owned()));
     if lacks_any_devices(asks_for_devices, explanation, about.place.as_deref()) {
         reasons.extend(of_devices());

@@ -2,14 +2,18 @@
 //! makes no difference how the requests before them came to leave it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use aliquot_scheduler_core::Comparison;
 
 use super::room::Common;
 use super::{Given, Request, Room, Rule};
 
+/// Cases that are noted, at most. Further ones are tried again when they come again.
+const KNOWN_MAX: usize = 50_000;
+
 /// What is left for the requests from a place on, as far as it matters to them.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Left {
     place: usize,
     /// The devices that they can have and that are given already, each with the claims that have it and whether each of
@@ -27,6 +31,7 @@ struct Left {
 }
 
 /// What matters to the requests from a place on.
+#[derive(Debug)]
 struct Scope {
     devices: BTreeSet<usize>,
     stocks: BTreeSet<usize>,
@@ -37,9 +42,10 @@ struct Scope {
 }
 
 /// The cases in which the requests from a place on were tried in vain.
-pub(super) struct DeadEnds<'a> {
-    requests: &'a [Request],
-    rules: &'a [Rule],
+#[derive(Debug)]
+pub(super) struct DeadEnds {
+    requests: Arc<[Request]>,
+    rules: Arc<[Rule]>,
     /// Some requests ask for administrative access.
     has_admins: bool,
     /// By place.
@@ -47,9 +53,15 @@ pub(super) struct DeadEnds<'a> {
     known: BTreeSet<Left>,
 }
 
-impl<'a> DeadEnds<'a> {
-    pub(super) fn new(requests: &'a [Request], rules: &'a [Rule], has_admins: bool) -> DeadEnds<'a> {
+impl DeadEnds {
+    pub(super) fn new(requests: &Arc<[Request]>, rules: &Arc<[Rule]>, has_admins: bool) -> DeadEnds {
+        let (requests, rules) = (Arc::clone(requests), Arc::clone(rules));
         DeadEnds { requests, rules, has_admins, scopes: Vec::new(), known: BTreeSet::new() }
+    }
+
+    /// Forgets the cases, which take much memory. They are tried again when they come again.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
     }
 
     /// Whether the requests from this place on have been tried in vain with the same left for them. `given`: what the
@@ -61,6 +73,9 @@ impl<'a> DeadEnds<'a> {
 
     /// Notes that the requests from this place on were tried in vain.
     pub(super) fn note(&mut self, place: usize, given: &[Given], room: &Room) {
+        if self.known.len() >= KNOWN_MAX {
+            return;
+        }
         if self.scopes.is_empty() {
             self.scopes = (0..self.requests.len()).map(|place| self.scope(place, room)).collect();
         }

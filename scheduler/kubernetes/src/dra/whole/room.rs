@@ -32,7 +32,7 @@ impl Common {
 }
 
 /// What is left, while devices are given.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Room {
     /// The amount that is left of each stock.
     left: Vec<u128>,

@@ -1,6 +1,8 @@
 //! The search for devices, also compared with trying all ways.
 
-use super::super::Groups;
+use aliquot_scheduler_core::{Bytes, DeviceCore};
+
+use super::super::{Free, Groups, Taken};
 use super::*;
 
 fn request(claim: usize, choices: &[(usize, &[usize])]) -> Request {
@@ -15,8 +17,17 @@ fn rule(linked: &[(usize, Option<usize>)], comparison: Comparison, values: &[&st
     Rule::new(linked.collect(), comparison, values.iter().map(of_device))
 }
 
+fn task(requests: &[Request], rules: &[Rule], room: &Room) -> Task {
+    let (requests, rules) = (requests.into(), rules.into());
+    Task { requests, rules, room: room.clone(), parts: Arc::default() }
+}
+
+fn search_in(requests: &[Request], rules: &[Rule], room: &Room, trials_max: u32) -> Result<Vec<Given>, Failure> {
+    task(requests, rules, room).search(trials_max)
+}
+
 fn search(requests: &[Request], rules: &[Rule]) -> Result<Vec<Given>, Failure> {
-    super::search(requests, rules, &Room::default(), TRIALS_MAX)
+    search_in(requests, rules, &Room::default(), TRIALS_MAX)
 }
 
 fn given(choice: usize, devices: &[usize]) -> Given {
@@ -56,16 +67,58 @@ fn lists_need_a_common_element_or_must_have_none() {
 }
 
 #[test]
-fn only_what_is_accepted_is_given() {
+fn parts_of_a_device_are_given_as_far_as_it_has_room() {
     let requests = [request(0, &[(1, &[0, 1])]), request(0, &[(1, &[2, 3])])];
-    let but = |refused: [usize; 2]| {
-        super::search_where(&requests, &[], &Room::default(), TRIALS_MAX, &|all: &[Given]| {
-            all.iter().flat_map(|given| &given.devices).zip(refused).filter(|(of, no)| *of == no).count() < 2
-        })
+    // Both requests can have both devices, by other numbers.
+    let with = |free: [u32; 2], takes: [u32; 4]| {
+        let part = |core: u32| (DeviceCore::new(core), Bytes::new(u64::from(core)));
+        let mut parts = Parts::default();
+        let places = free.map(|free| parts.add(Free::of(Bytes::new(1000), std::iter::once(part(1000 - free)))));
+        for (number, takes) in takes.into_iter().enumerate() {
+            let (core, memory) = part(takes);
+            let taken = Taken { core, memory, consumed: Some(BTreeMap::new()), is_all_memory: false };
+            parts.takes(number, places[number % 2], &taken);
+        }
+        Task { parts: parts.into(), ..task(&requests, &[], &Room::default()) }.search(TRIALS_MAX)
     };
-    assert_eq!(but([0, 2]), Ok(vec![given(0, &[0]), given(0, &[3])]));
-    assert_eq!(but([0, 3]), Ok(vec![given(0, &[0]), given(0, &[2])]));
-    assert!(super::search_where(&requests, &[], &Room::default(), TRIALS_MAX, &|all: &[Given]| all.len() < 2).is_err());
+    assert_eq!(with([900, 900], [400; 4]), Ok(vec![given(0, &[0]), given(0, &[2])]));
+    assert_eq!(with([700, 700], [400; 4]), Ok(vec![given(0, &[0]), given(0, &[3])]));
+    assert_eq!(with([900, 300], [400, 400, 600, 300]), Ok(vec![given(0, &[0]), given(0, &[3])]));
+    assert_eq!(with([300, 700], [400; 4]), Err(Failure { request: 1, is_given_up: false }));
+}
+
+/// Two requests for a few of many devices that differ in one value, of which only the last ones go together.
+fn rarely_served() -> Task {
+    let all: Vec<usize> = (0..24).collect();
+    let requests = [request(0, &[(3, &all)]), request(0, &[(3, &all)])];
+    let rules = [3, 5, 7].map(|modulus| {
+        let values: Vec<String> = all.iter().map(|device| (device * device % modulus).to_string()).collect();
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        let comparison = if modulus == 7 { Comparison::Distinct } else { Comparison::Same };
+        rule(&[(usize::from(modulus == 5), None)], comparison, &values)
+    });
+    task(&requests, &rules, &Room::default())
+}
+
+#[test]
+fn a_search_goes_on_where_it_was_stopped() {
+    let task = rarely_served();
+    let at_once = task.search(TRIALS_MAX);
+    let mut search = Search::begin(&task).unwrap();
+    assert_eq!((search.go_on(0), search.go_on(3), search.trials()), (None, None, 3));
+    let mut stops = 0;
+    let in_steps = loop {
+        match search.go_on(1) {
+            Some(found) => break found,
+            None => stops += 1,
+        }
+        // What it then tries again is what it would have skipped.
+        if stops % 100 == 0 {
+            search.forget_dead_ends();
+        }
+    };
+    assert!(stops > 10 && in_steps.is_ok(), "{stops} {in_steps:?}");
+    assert_eq!(in_steps, at_once);
 }
 
 #[test]
@@ -108,7 +161,7 @@ fn what_cannot_be_served_is_refused_without_a_trial() {
         (vec![request(65)], Vec::new(), 0),
         (vec![request(32), Request { claim: 1, ..request(32) }, Request { claim: 2, ..request(1) }], Vec::new(), 2),
     ] {
-        let failure = super::search(&requests, &rules, &Room::default(), 0).unwrap_err();
+        let failure = search_in(&requests, &rules, &Room::default(), 0).unwrap_err();
         assert_eq!(failure, Failure { request: place, is_given_up: false }, "{requests:?}");
     }
     assert!(search(&[request(8)], &[rule(Comparison::Distinct)]).is_ok());
@@ -322,7 +375,7 @@ fn compare_with_all_ways(cases: usize, have_shares: bool, have_admins: bool) -> 
                 }
             })
             .collect();
-        let found = super::search(&requests, &rules, &stocks.room(), TRIALS_MAX);
+        let found = search_in(&requests, &rules, &stocks.room(), TRIALS_MAX);
         let first = first_way(&requests, &rules, &stocks, &[]);
         served += usize::from(first.is_some());
         let found = found.inspect_err(|failure| assert!(!failure.is_given_up, "case {case}")).ok();
@@ -368,7 +421,7 @@ fn an_administrator_has_what_others_have_but_not_twice() {
     room.takes(0, vec![(slots, 1)]);
     let access = |claims: usize| {
         let requests: Vec<Request> = (0..claims).map(|claim| Request { is_admin: true, ..one(claim) }).collect();
-        super::search(&requests, &[], &room, TRIALS_MAX).is_ok()
+        search_in(&requests, &[], &room, TRIALS_MAX).is_ok()
     };
     assert_eq!((access(2), access(3)), (true, false), "each access takes of the stock");
 }
@@ -395,15 +448,15 @@ fn a_request_for_all_devices_is_respected_before_it_is_tried() {
     for is_admin in [true, false] {
         requests[2].is_admin = is_admin;
         requests[2].choices[0].count = all.len();
-        let found = super::search(&requests, &[], &room, 2 + 21);
+        let found = search_in(&requests, &[], &room, 2 + 21);
         assert_eq!(found, Ok(vec![given(0, &[20]), given(0, &[20]), given(0, &all)]));
     }
     // Whole devices.
     let all = request(0, &[(20, &(0..20).collect::<Vec<usize>>())]);
     for access in [all.clone(), Request { is_admin: true, ..all }] {
         let one = request(0, &[(1, &(0..21).collect::<Vec<usize>>())]);
-        assert!(super::search(&[one.clone(), access.clone()], &[], &Room::default(), 1 + 20).is_ok());
-        let failure = super::search(&[one.clone(), one, access], &[], &Room::default(), 2).unwrap_err();
+        assert!(search_in(&[one.clone(), access.clone()], &[], &Room::default(), 1 + 20).is_ok());
+        let failure = search_in(&[one.clone(), one, access], &[], &Room::default(), 2).unwrap_err();
         assert!(!failure.is_given_up);
     }
 }
@@ -412,15 +465,15 @@ fn a_request_for_all_devices_is_respected_before_it_is_tried() {
 fn shares_of_a_device_go_to_several_requests() {
     let (requests, room) = with_shares(&[5, 5], &[2, 3, 3, 2]);
     let first = [given(0, &[0]), given(0, &[0]), given(0, &[1]), given(0, &[1])];
-    assert_eq!(super::search(&requests, &[], &room, TRIALS_MAX), Ok(first.to_vec()));
+    assert_eq!(search_in(&requests, &[], &room, TRIALS_MAX), Ok(first.to_vec()));
     // The first two do not go together.
     let (requests, room) = with_shares(&[6, 5], &[2, 3, 4, 2]);
     let first = [given(0, &[0]), given(0, &[1]), given(0, &[0]), given(0, &[1])];
-    assert_eq!(super::search(&requests, &[], &room, TRIALS_MAX), Ok(first.to_vec()));
+    assert_eq!(search_in(&requests, &[], &room, TRIALS_MAX), Ok(first.to_vec()));
     // Of one device a request has one share.
     let (mut requests, room) = with_shares(&[5, 5], &[1]);
     requests[0].choices[0].count = 3;
-    assert_eq!(super::search(&requests, &[], &room, 0), Err(Failure { request: 0, is_given_up: false }));
+    assert_eq!(search_in(&requests, &[], &room, 0), Err(Failure { request: 0, is_given_up: false }));
 }
 
 #[test]
@@ -428,7 +481,7 @@ fn a_device_takes_from_common_stocks_once_for_all_shares() {
     let (requests, mut room) = with_shares(&[5, 5], &[2, 2, 2]);
     let slots = room.add_stock(4);
     (0..2).for_each(|device| room.takes(device, vec![(slots, 3)]));
-    let search = |count: usize| super::search(&requests[..count], &[], &room, TRIALS_MAX);
+    let search = |count: usize| search_in(&requests[..count], &[], &room, TRIALS_MAX);
     assert_eq!(search(2), Ok(vec![given(0, &[0]), given(0, &[0])]));
     assert_eq!(search(3), Err(Failure { request: 2, is_given_up: false }));
 }
@@ -437,13 +490,13 @@ fn a_device_takes_from_common_stocks_once_for_all_shares() {
 fn shares_that_do_not_fit_are_refused_without_many_trials() {
     // 12 shares of 3 fit on 12 devices of 5, and one more does not.
     let (requests, room) = with_shares(&[5; 12], &[3; 12]);
-    assert!(super::search(&requests, &[], &room, TRIALS_MAX).is_ok());
+    assert!(search_in(&requests, &[], &room, TRIALS_MAX).is_ok());
     let (requests, room) = with_shares(&[5; 12], &[3; 13]);
-    let failure = super::search(&requests, &[], &room, TRIALS_MAX).unwrap_err();
+    let failure = search_in(&requests, &[], &room, TRIALS_MAX).unwrap_err();
     assert!(!failure.is_given_up, "{failure:?}");
     // Too much of one device is asked for.
     let (requests, room) = with_shares(&[5], &[2, 2, 2]);
-    assert_eq!(super::search(&requests, &[], &room, 0), Err(Failure { request: 2, is_given_up: false }));
+    assert_eq!(search_in(&requests, &[], &room, 0), Err(Failure { request: 2, is_given_up: false }));
 }
 
 #[test]
@@ -456,7 +509,7 @@ fn devices_take_from_common_stocks() {
     }
     let all: Vec<usize> = (0..7).collect();
     let search = |count: usize, trials_max: u32| {
-        super::search(&[request(0, &[(1, &[0, 5, 6])]), request(0, &[(count, &all)])], &[], &room, trials_max)
+        search_in(&[request(0, &[(1, &[0, 5, 6])]), request(0, &[(count, &all)])], &[], &room, trials_max)
     };
     assert_eq!(search(4, TRIALS_MAX), Ok(vec![given(0, &[0]), given(0, &[1, 2, 3, 5])]));
     assert_eq!(search(5, TRIALS_MAX), Err(Failure { request: 1, is_given_up: false }));
@@ -473,15 +526,14 @@ fn devices_that_are_alike_are_not_all_tried() {
     }
     room.takes(40, vec![(slots, 8)]);
     let small: Vec<usize> = (0..40).collect();
-    let search = |count: usize| {
-        super::search(&[request(0, &[(count, &small)]), request(1, &[(1, &[40])])], &[], &room, TRIALS_MAX)
-    };
+    let search =
+        |count: usize| search_in(&[request(0, &[(count, &small)]), request(1, &[(1, &[40])])], &[], &room, TRIALS_MAX);
     assert!(search(16).is_ok());
     assert_eq!(search(17), Err(Failure { request: 1, is_given_up: false }));
     // So are those of which a claim has access to some.
     let access = |device: usize| Request { is_admin: true, ..request(0, &[(1, &[device])]) };
     let requests = [access(0), access(1), request(1, &[(15, &small)]), request(2, &[(1, &[40])])];
-    assert_eq!(super::search(&requests, &[], &room, TRIALS_MAX), Err(Failure { request: 3, is_given_up: false }));
+    assert_eq!(search_in(&requests, &[], &room, TRIALS_MAX), Err(Failure { request: 3, is_given_up: false }));
 }
 
 #[test]
@@ -494,7 +546,7 @@ fn what_failed_is_not_tried_again_after_other_choices() {
     let linked = (1..6).map(|request| Linked { request, choice: None }).collect();
     let values = (0..15).map(|device| vec![format!("{device}")]);
     let rule = Rule::new(linked, Comparison::Distinct, values);
-    let found = super::search(&requests, &[rule], &Room::default(), TRIALS_MAX);
+    let found = search_in(&requests, &[rule], &Room::default(), TRIALS_MAX);
     let first = [&[0, 2][..], &[3], &[4], &[5], &[6], &[7], &[1]].map(|devices| given(0, devices));
     assert_eq!(found, Ok(first.to_vec()));
 }

@@ -30,7 +30,8 @@ impl Mirror {
     pub(crate) fn about_devices(&self, uid: &str, seen: &mut AboutDevices) -> Vec<String> {
         let lacking = self.lacking_capacity(uid, seen);
         let others = self.tainted_for(uid, seen).into_iter().chain(self.shunned_for_pod(uid));
-        lacking.into_iter().chain(others).chain(self.too_many_for(uid)).collect()
+        let known = lacking.into_iter().chain(others).chain(self.too_many_for(uid));
+        self.searched_for(uid).into_iter().chain(known).collect()
     }
 
     /// Names a node with more devices than a claim can get, if a claim asks for all of a node and no node has a number of

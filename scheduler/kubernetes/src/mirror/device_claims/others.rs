@@ -10,6 +10,7 @@ mod allocation;
 mod beside;
 mod lacks;
 mod owned;
+mod searches;
 mod shunned;
 mod support;
 mod uses;
@@ -25,6 +26,8 @@ pub(super) use allocation::{Asking, GivenOfOurs};
 use beside::Places;
 use owned::Owners;
 pub(super) use owned::{Owner, Promised};
+pub(in super::super) use searches::Refusal;
+use searches::Searches;
 use shunned::Shunned;
 
 /// When there are so many kinds, those that no pending pod is of are dropped before another one is added.
@@ -38,7 +41,8 @@ const KINDS_MAX: usize = 256;
 const PLACES_MAX: u64 = 64;
 
 /// Trials of a device, after which a search is given up that only counts places. Whenever the devices of a node are used
-/// otherwise, its places are counted again, for all kinds. The combinations of a pod's lists share these trials.
+/// otherwise, its places are counted again, for all kinds. The combinations of a pod's lists share these trials. If no place
+/// was found, the search goes on later, see [`Searches`].
 const COUNTING_TRIALS_MAX: u32 = 1_000;
 
 /// Each combination of a pod's lists has so many of these trials at least.
@@ -64,6 +68,7 @@ pub(super) struct Others {
     /// The devices that each has, or has shares of.
     owned: BTreeMap<Owner, BTreeSet<DeviceId>>,
     shunned: Shunned,
+    searches: Searches,
 }
 
 /// For whose devices a claim asks.
@@ -178,13 +183,15 @@ impl Mirror {
         let is_known = |kind: &&Kind| known(kind).is_some_and(|places| !places.depend_on_room);
         let kinds = others.kinds.values().filter(|kind| kind.is_counted && !is_known(kind));
         let places = kinds.map(|kind| (kind.number, self.places_of(kind, node)));
-        let counted: Vec<(u64, Places)> = places.collect();
+        let mut counted: Vec<(u64, Places)> = places.collect();
         if !counted.is_empty() {
             let others = &mut self.device_claims.others;
             #[cfg(test)]
             {
                 others.counts_made += counted.len();
             }
+            let unsolved = counted.iter_mut().flat_map(|(_, places)| &mut places.unsolved);
+            unsolved.for_each(|task| others.searches.begin(task));
             others.places.entry(node.to_owned()).or_default().extend(counted);
         }
     }
@@ -259,11 +266,17 @@ impl Others {
             *kinds_made += 1;
             Kind { name: format!("{} #{kinds_made}", kind.name), number: *kinds_made, ..kind }
         });
+        let is_first = known.pods.is_empty();
+        let number = known.number;
         known.pods.insert(uid.clone());
         self.kind_of.insert(uid, key);
+        if is_first {
+            self.begin_searches_of(number);
+        }
     }
 
     fn forget_kind_of(&mut self, uid: &str) {
+        self.forget_unsolved(uid);
         let Some(key) = self.kind_of.remove(uid) else { return };
         let Some(kind) = self.kinds.get_mut(&key) else { return };
         kind.pods.remove(uid);

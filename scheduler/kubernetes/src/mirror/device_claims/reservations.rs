@@ -10,7 +10,7 @@ use k8s_openapi::api::resource::v1::{
 };
 
 use super::super::{Instance, Means, Mirror};
-use super::others::{AskedOf, Asking, GivenOfOurs, Promised};
+use super::others::{AskedOf, Asking, GivenOfOurs, Promised, Refusal};
 use super::{HeldClaim, held_claim};
 use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Extended};
 use crate::pod::PodFacts;
@@ -56,13 +56,13 @@ impl Mirror {
         facts: &PodFacts,
         means: &Means,
         start: &Instance,
-    ) -> Result<Starting, String> {
+    ) -> Result<Starting, Refusal> {
         let claims = &self.device_claims;
         let extended = means.claimed.extended.as_ref();
         if let Some(made) = extended {
             self.check_is_none_left(facts)?;
             if self.extended_of(facts)?.as_ref() != Some(made) {
-                return Err("its extended resources mean something else by now".to_owned());
+                return Err("its extended resources mean something else by now".to_owned().into());
             }
         }
         let to_make = |name: &String| extended.filter(|made| made.claim.name == *name);
@@ -91,10 +91,10 @@ impl Mirror {
         for name in &means.claimed.reserve {
             let claim = claim(name)?;
             if claim.allocation.is_none() {
-                return Err(format!("ResourceClaim {name:?} is not allocated any more"));
+                return Err(format!("ResourceClaim {name:?} is not allocated any more").into());
             }
             if self.is_left_over(claim) {
-                return Err(format!("what ResourceClaim {name:?} has is given back"));
+                return Err(format!("what ResourceClaim {name:?} has is given back").into());
             }
             let user = user(claim)?;
             // If its devices do not become ready, the pod must not remain its user.
@@ -141,7 +141,7 @@ impl Mirror {
             reservations.push(Reservation { claim: claim.clone(), user, allocation: Some(allocation), to_make });
         }
         if parts.next().is_some() && !held.is_empty() {
-            return Err("its claims ask for fewer devices by now".to_owned());
+            return Err("its claims ask for fewer devices by now".to_owned().into());
         }
         let mut asking = Vec::new();
         for name in &means.claimed.others {

@@ -15,6 +15,7 @@ mod prioritised;
 mod problems;
 mod random;
 mod readiness;
+mod searches;
 mod shares;
 mod taint_rules;
 

@@ -1,6 +1,7 @@
 //! Chooses the devices of other drivers that claims get on a node.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::{AllocationResult, Device, DeviceAllocationResult, DeviceRequestAllocationResult};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -9,8 +10,9 @@ use super::super::super::Mirror;
 use super::super::DeviceClaims;
 use super::PLACES_MAX;
 use super::owned::Promised;
+use super::searches::{Refusal, Searches};
 use super::uses::{Use, of_results};
-use crate::dra::whole::{self, Amount, Choice, Failure, Given, Request, Room, Rule};
+use crate::dra::whole::{self, Amount, Choice, Failure, Given, Parts, Request, Room, Rule, Task};
 use crate::dra::{
     self, Amounts, Ask, ClaimFacts, CounterName, DRIVER, DevicesAsk, Found, Linked, PoolKey, Reach, compared_values,
     counters_taken_by, groups_of,
@@ -61,10 +63,8 @@ pub(super) type Ours<'a> = Vec<(&'a PoolKey, &'a str)>;
 /// What claims ask for on a node.
 pub(super) struct Problem<'a> {
     devices: Vec<OnNode<'a>>,
-    requests: Vec<Request>,
-    rules: Vec<Rule>,
-    /// What is left beside all devices that are given out. It is numbered alike for all problems of a node.
-    pub(super) room: Room,
+    /// Its room is what is left beside all devices that are given out. It is numbered alike for all problems of a node.
+    pub(super) task: Task,
     /// Pools with counters that devices on several nodes share.
     spread_counters: BTreeSet<&'a PoolKey>,
 }
@@ -87,39 +87,60 @@ pub(super) struct Counted {
     /// No more are counted although more may get devices: the last one has a device that other nodes reach, too, and they
     /// count it as well, or there are very many.
     pub(super) is_ended: bool,
+    /// The search for the first pod, if it was given up: it is not known whether there is a place.
+    pub(super) unsolved: Option<Arc<Task>>,
+}
+
+impl Counted {
+    fn of(pods: u64, is_ended: bool) -> Counted {
+        Counted { pods, is_ended, unsolved: None }
+    }
 }
 
 impl Problem<'_> {
     /// How many pods that ask for this can get devices of other drivers, one after the other, as far as there is room.
     /// Takes what they get out of `room`. Counting ends with the first search that is given up, after `trials_max` trials.
-    pub(super) fn count(&self, room: &mut Room, trials_max: u32) -> Counted {
+    pub(super) fn count(&self, room: &mut Room, trials_max: u32, searches: &Searches) -> Counted {
+        let mut task = self.task.in_room(std::mem::take(room));
+        let counted = self.count_for(&mut task, trials_max, searches);
+        *room = task.room;
+        counted
+    }
+
+    fn count_for(&self, task: &mut Task, trials_max: u32, searches: &Searches) -> Counted {
         let mut pods = 0;
         while pods < PLACES_MAX {
-            let given = whole::search(&self.requests, &self.rules, room, trials_max);
-            let Ok(given) = given else { return Counted { pods, is_ended: false } };
+            let given = match searches.search(task, trials_max) {
+                Ok(given) => given,
+                Err(failure) => {
+                    let is_unsolved = pods == 0 && failure.is_given_up;
+                    let unsolved = is_unsolved.then(|| Arc::new(task.clone()));
+                    return Counted { unsolved, ..Counted::of(pods, false) };
+                }
+            };
             pods += 1;
             let mut of_others = Vec::new();
             let mut has_access = false;
-            for (request, given) in self.requests.iter().zip(&given) {
+            for (request, given) in self.task.requests.iter().zip(&given) {
                 let Some(choice) = request.choices.get(given.choice) else { continue };
                 for number in &given.devices {
                     let device = self.devices.get(*number).filter(|of| of.reach.is_some());
                     has_access |= device.is_some() && request.is_admin;
                     if let Some(device) = device.filter(|_| !request.is_admin) {
-                        room.give(*number, choice.share_of(*number));
+                        task.room.give(*number, choice.share_of(*number));
                         of_others.push(device);
                     }
                 }
             }
             // Pods with administrative access alone take nothing from each other.
             if has_access && of_others.is_empty() {
-                return Counted { pods: PLACES_MAX, is_ended: true };
+                return Counted::of(PLACES_MAX, true);
             }
             if of_others.is_empty() || !of_others.iter().all(|device| self.is_for_one_node(device)) {
-                return Counted { pods, is_ended: true };
+                return Counted::of(pods, true);
             }
         }
-        Counted { pods, is_ended: true }
+        Counted::of(pods, true)
     }
 
     /// Whether a device can be used on this node alone, and so can all devices with which it shares counters.
@@ -127,21 +148,34 @@ impl Problem<'_> {
         matches!(device.reach, Some(Reach::Node(_))) && !self.spread_counters.contains(device.pool)
     }
 
-    /// The devices of our driver that each request has in the first way to serve all requests; `None`: there is no way.
-    /// `have_room`: whether our devices have room for the first requests, if these have them.
+    /// The number that a request, by its place among all requests, has for each device of our driver that it can have.
+    pub(super) fn ours_of(&self, request: usize) -> impl Iterator<Item = (usize, &PoolKey, &str)> {
+        let choices = self.task.requests.get(request).into_iter().flat_map(|request| &request.choices);
+        let devices = choices.flat_map(|choice| &choice.devices);
+        let devices = devices.filter_map(|number| Some((*number, self.devices.get(*number)?)));
+        devices.filter(|(_, device)| device.reach.is_none()).map(|(number, device)| (number, device.pool, device.name))
+    }
+
+    /// The devices of our driver that each request has in the first way to serve all requests, as far as these parts leave
+    /// room.
+    ///
+    /// # Errors
+    /// There is no way, or the search was given up, which is returned then.
     pub(super) fn ours_of_first_way(
         &self,
-        have_room: impl Fn(&[Ours<'_>]) -> bool,
+        parts: Parts,
         trials_max: u32,
-    ) -> Option<Vec<Ours<'_>>> {
+        searches: &Searches,
+    ) -> Result<Vec<Ours<'_>>, Option<Arc<Task>>> {
         let ours = |given: &Given| -> Ours<'_> {
             let devices = given.devices.iter().filter_map(|number| self.devices.get(*number));
             devices.filter(|device| device.reach.is_none()).map(|device| (device.pool, device.name)).collect()
         };
-        let all = |given: &[Given]| given.iter().map(ours).collect::<Vec<_>>();
-        let is_accepted = |given: &[Given]| have_room(&all(given));
-        let given = whole::search_where(&self.requests, &self.rules, &self.room, trials_max, &is_accepted).ok()?;
-        Some(all(&given))
+        let task = Task { parts: Arc::new(parts), ..self.task.clone() };
+        match searches.search(&task, trials_max) {
+            Ok(given) => Ok(given.iter().map(ours).collect()),
+            Err(failure) => Err(failure.is_given_up.then(|| Arc::new(task))),
+        }
     }
 }
 
@@ -209,7 +243,8 @@ impl Mirror {
             }));
             before += ask.requests.len();
         }
-        Some(Problem { devices, requests, rules, room, spread_counters })
+        let task = Task { requests: requests.into(), rules: rules.into(), room, parts: Arc::default() };
+        Some(Problem { devices, task, spread_counters })
     }
 
     /// What is left of the counters from which these devices take, and of the capacities of those that have shares; and the
@@ -296,14 +331,18 @@ impl Mirror {
         &self,
         claims: &[Asking<'_>],
         node: &str,
-    ) -> Result<(Vec<AllocationResult>, Promised), String> {
+    ) -> Result<(Vec<AllocationResult>, Promised), Refusal> {
         if claims.is_empty() {
             return Ok(Default::default());
         }
         let asked: Vec<Asked<'_>> = claims.iter().map(|of| self.decided_of(of, node)).collect();
         let problem = self.problem(&asked, node).ok_or_else(|| format!("there is no node {node} any more"))?;
-        let given = whole::search(&problem.requests, &problem.rules, &problem.room, whole::TRIALS_MAX);
-        let mut given = given.map_err(|failure| self.without_devices(claims, failure, node))?.into_iter();
+        let given = self.device_claims.others.searches.search(&problem.task, whole::TRIALS_MAX);
+        let refusal = |failure: Failure| Refusal {
+            why: self.without_devices(claims, failure, node),
+            unsolved: failure.is_given_up.then(|| Arc::new(problem.task.clone())),
+        };
+        let mut given = given.map_err(refusal)?.into_iter();
         let (mut allocations, mut promised) = (Vec::new(), Promised::new());
         for Asking { claim, ask, ours } in claims {
             let given: Vec<Given> = given.by_ref().take(ask.requests.len()).collect();
@@ -375,7 +414,7 @@ impl Mirror {
         let drivers = request.choices.iter().filter_map(|choice| self.device_claims.driver_of(choice));
         let drivers: Vec<String> = drivers.collect::<BTreeSet<String>>().into_iter().collect();
         let why = match failure.is_given_up {
-            true => "it was not found out which devices would do, because there are too many ways",
+            true => "it is not known yet which devices would do: there are very many ways, and the search goes on",
             false => "not enough devices are free that will do",
         };
         let labels = self.nodes.get(node).map(|node| &node.facts.labels);

@@ -9,14 +9,16 @@
 //! devices with the same values as the devices of this way.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use aliquot_scheduler_core::{Alternatives, Bytes, Comparison, DeviceCore};
 use k8s_openapi::api::resource::v1::DeviceRequestAllocationResult;
 
 use super::super::super::Mirror;
 use super::super::{DeviceClaims, USABLE};
-use super::allocation::{Asked, Decided, OurDevice, Ours};
+use super::allocation::{Asked, Decided, OurDevice, Problem};
 use super::{AskedOf, COUNTING_TRIALS_MAX, COUNTING_TRIALS_MIN, Kind};
+use crate::dra::whole::{Parts, Task};
 use crate::dra::{self, Ask, DevicesAsk, Free, Link, PoolKey, compared_value};
 use crate::wanted::{ASKS_FOR_NONE, Lists, Mark};
 
@@ -28,6 +30,8 @@ pub(super) struct Places {
     /// The places also depend on the free parts of our driver's devices. So they are counted again each time the node is
     /// reported to the engine.
     pub(super) depend_on_room: bool,
+    /// Searches that were given up before a place was found, so there may be more places.
+    pub(super) unsolved: Vec<Arc<Task>>,
     /// For each mark, the devices of our driver that get it.
     beside: Vec<Beside>,
 }
@@ -115,6 +119,7 @@ impl Mirror {
             };
             places.free = places.free.max(of_combination.free);
             places.depend_on_room |= of_combination.depend_on_room;
+            places.unsolved.extend(of_combination.unsolved);
             places.beside.extend(of_combination.beside);
         }
         places
@@ -136,24 +141,26 @@ impl Mirror {
             by_values.insert(None, all.map(|of| (of.pool, of.name)).collect());
         }
         let (mut free, mut is_ended, mut left) = (0_u64, false, None);
-        let mut groups = Vec::new();
+        let (mut groups, mut unsolved) = (Vec::new(), Vec::new());
+        let searches = &claims.others.searches;
         for devices in by_values.values() {
             let can_have =
                 |our: &Our<'_>, of: &OurDevice<'_>| our.links.is_empty() || devices.contains(&(of.pool, of.name));
             let asked = claims.asked(combination, node, can_have);
             let Some(problem) = self.problem(&asked, node) else { continue };
             let is_first = left.is_none();
-            let left = left.get_or_insert_with(|| problem.room.clone());
-            let counted = if is_ended { None } else { Some(problem.count(left, combination.trials_max())) };
+            let left = left.get_or_insert_with(|| problem.task.room.clone());
+            let trials_max = combination.trials_max();
+            let counted = if is_ended { None } else { Some(problem.count(left, trials_max, searches)) };
             free = free.saturating_add(counted.as_ref().map_or(0, |counted| counted.pods));
             is_ended |= counted.as_ref().is_some_and(|counted| counted.is_ended);
             // Nothing is taken for the pods of the groups before: it is not known whether there will be any.
-            let places = match counted.filter(|_| is_first) {
-                Some(counted) => counted.pods,
-                None => problem.count(&mut problem.room.clone(), combination.trials_max()).pods,
-            };
-            if places > 0 {
-                groups.push((devices, places));
+            let counted = counted.filter(|_| is_first);
+            let counted =
+                counted.unwrap_or_else(|| problem.count(&mut problem.task.room.clone(), trials_max, searches));
+            unsolved.extend(counted.unsolved);
+            if counted.pods > 0 {
+                groups.push((devices, counted.pods));
             }
         }
         let group = |(devices, places): &(&BTreeSet<(&PoolKey, &str)>, u64)| Group {
@@ -171,6 +178,7 @@ impl Mirror {
         Places {
             free,
             depend_on_room: false,
+            unsolved,
             beside: claims.names_of_marks(combination, &kind.name).into_iter().map(beside).collect(),
         }
     }
@@ -181,17 +189,12 @@ impl Mirror {
         let claims = &self.device_claims;
         let asked = claims.asked(combination, node, |_, _| true);
         let problem = self.problem(&asked, node);
-        let way = |held: &dyn Fn(&str) -> Vec<(DeviceCore, Bytes)>| {
-            let have_room = |ours: &[Ours<'_>]| {
-                let mut taken: BTreeMap<(&PoolKey, &str), Vec<(DeviceCore, Bytes)>> = BTreeMap::new();
-                combination.ours.iter().all(|our| {
-                    ours.get(our.number).into_iter().flatten().all(|(pool, name)| {
-                        let parts = taken.entry((pool, name)).or_insert_with(|| held(&dra::uuid(&pool.1, name)));
-                        claims.take(our.ask, pool, name, parts)
-                    })
-                })
-            };
-            let way = problem.as_ref()?.ours_of_first_way(have_room, combination.trials_max())?;
+        let mut unsolved = None;
+        let mut way = |held: &dyn Fn(&str) -> Vec<(DeviceCore, Bytes)>| {
+            let problem = problem.as_ref()?;
+            let parts = claims.parts_beside(combination, problem, held);
+            let way = problem.ours_of_first_way(parts, combination.trials_max(), &claims.others.searches);
+            let way = way.map_err(|task| unsolved = unsolved.take().or(task)).ok()?;
             let values = combination.linked().map(|our| {
                 let devices = way.get(our.number).into_iter().flatten();
                 let values: BTreeSet<Option<Values>> =
@@ -224,6 +227,7 @@ impl Mirror {
         Places {
             free,
             depend_on_room: true,
+            unsolved: unsolved.into_iter().collect(),
             beside: claims.names_of_marks(combination, &kind.name).into_iter().map(beside).collect(),
         }
     }
@@ -427,15 +431,29 @@ impl DeviceClaims {
         })
     }
 
-    /// Adds what a request takes of a device to the parts that are taken of it. Returns whether there was room.
-    fn take(&self, ask: &DevicesAsk, pool: &PoolKey, name: &str, parts: &mut Vec<(DeviceCore, Bytes)>) -> bool {
-        let device = self.pools.get(pool).and_then(|pool| pool.devices.get(name));
-        let whole = device.and_then(|device| dra::held(&DeviceRequestAllocationResult::default(), device));
-        let takes = self.selection(ask).ok().and_then(|selection| selection.taken(pool, name));
-        let (Some((_, memory)), Some(takes)) = (whole, takes) else { return false };
-        let has_room = Free::of(memory, parts.iter().copied()).is_enough_for(takes);
-        parts.push((takes.core, takes.memory));
-        has_room
+    /// What is free of our driver's devices, and what the requests of a combination take of them. `held`: the parts of a
+    /// device that are taken.
+    fn parts_beside(
+        &self,
+        combination: &Combination<'_>,
+        problem: &Problem<'_>,
+        held: impl Fn(&str) -> Vec<(DeviceCore, Bytes)>,
+    ) -> Parts {
+        let mut parts = Parts::default();
+        let mut places: BTreeMap<(&PoolKey, &str), usize> = BTreeMap::new();
+        for our in &combination.ours {
+            let selection = self.selection(our.ask).ok();
+            for (number, pool, name) in problem.ours_of(our.number) {
+                let device = self.pools.get(pool).and_then(|pool| pool.devices.get(name));
+                let whole = device.and_then(|device| dra::held(&DeviceRequestAllocationResult::default(), device));
+                let takes = selection.and_then(|selection| selection.taken(pool, name));
+                let (Some((_, memory)), Some(takes)) = (whole, takes) else { continue };
+                let free = || Free::of(memory, held(&dra::uuid(&pool.1, name)).into_iter());
+                let place = *places.entry((pool, name)).or_insert_with(|| parts.add(free()));
+                parts.takes(number, place, takes);
+            }
+        }
+        parts
     }
 
     /// The values by which a device is compared with others; `None`: it lacks one.

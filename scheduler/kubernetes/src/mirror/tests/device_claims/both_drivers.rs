@@ -8,7 +8,7 @@ use super::super::{World, Write};
 use super::{DRIVER, NIC};
 use crate::mirror::DeviceSaid;
 
-const ROOT: &str = "resource.kubernetes.io/pcieRoot";
+pub(super) const ROOT: &str = "resource.kubernetes.io/pcieRoot";
 
 /// What the devices of a claim must have in common.
 fn same_root(requests: &[&str]) -> Value {
@@ -19,7 +19,7 @@ pub(super) fn of_root(root: &str) -> Value {
     json!({"attributes": {ROOT: {"string": root}}})
 }
 
-fn percent(percent: u32) -> Value {
+pub(super) fn percent(percent: u32) -> Value {
     json!({"deviceClassName": DRIVER, "capacity": {"requests": {"core": percent.to_string(), "memory": "1Gi"}}})
 }
 
