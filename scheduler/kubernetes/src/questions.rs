@@ -168,3 +168,14 @@ fn reasons(explanation: &core::Explanation) -> Vec<Reason> {
     let reason = |reason: &core::Reason| Reason { tier: tier_word(reason.tier()).into(), text: reason.to_string() };
     explanation.reasons.iter().map(reason).collect()
 }
+
+/// The answer about a pod; `None`: there is no such pod.
+#[cfg(test)]
+pub(crate) fn about_pod(
+    shared: &Shared,
+    view: &View,
+    namespace: &str,
+    name: &str,
+) -> Option<aliquot_api_server::questions::PodAnswer> {
+    explain::pod(shared, view, namespace, name).ok()
+}

@@ -24,6 +24,8 @@ pub(crate) struct Known {
     pub(crate) is_gated: bool,
     /// The name in the books of a place with devices of other drivers for it.
     pub(crate) place: Option<String>,
+    /// It is not known yet which nodes have such a place.
+    pub(crate) is_searched: bool,
     /// The pod that it follows, if a claim of its PodGroup is allocated with another pod.
     pub(crate) follows: Option<String>,
     /// What keeps devices from it, if it lacks some.
@@ -73,6 +75,7 @@ impl Mirror {
             is_ours: pod.claim.is_some() || pod.instance.is_some() || is_waiting,
             is_gated: facts.is_gated && facts.node.is_none(),
             place: pod.place().map(str::to_owned),
+            is_searched: self.searched_for(&facts.uid).is_some(),
             follows: self.about_first(pod),
             of_devices: self.about_devices(&facts.uid, &mut AboutDevices::default()),
         })

@@ -52,7 +52,14 @@ fn of_known(known: Known, view: &View, ill: &[IllDevice], idle: &[KeptPart]) -> 
         }
     };
     let mut answer = PodAnswer { state, node: node.map(ToString::to_string), ..answer };
-    if let Some(explanation) = view.explain(&uid) {
+    let explanation = view.explain(&uid);
+    let lacks_others = explanation.as_ref().is_some_and(|of| about_other_devices(of, known.place.as_deref()).is_some());
+    if lacks_others && known.is_searched {
+        // The books say that no node has a place, but that is not known. What is searched is named first.
+        let tiers = std::iter::once(Tier::Search).chain(std::iter::repeat(Tier::Device));
+        answer.reasons =
+            known.of_devices.into_iter().zip(tiers).map(|(text, of)| reason(tier_word(of), text)).collect();
+    } else if let Some(explanation) = explanation {
         answer.reasons = known.follows.map(|text| reason("claim", text)).into_iter().collect();
         answer.reasons.extend(reasons(&explanation));
         let asks_for_devices = asks_for_devices(view, &uid);

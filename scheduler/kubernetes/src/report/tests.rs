@@ -15,6 +15,7 @@ use crate::mirror::Access;
 use crate::node::NodeFacts;
 use crate::played::{self, Call, failure};
 use crate::pod::PodFacts;
+use crate::questions;
 
 /// What a call of the API server takes.
 const CALL: Duration = Duration::from_millis(5);
@@ -340,4 +341,7 @@ async fn devices_that_are_searched_are_not_said_to_be_missing() {
     let (reason, message) = world.said("p").unwrap();
     assert_eq!(reason, "Waiting", "{message}");
     assert!(message.starts_with("search: it is not known yet whether node n can give"), "{message}");
+    let answer = questions::about_pod(&world.shared, &world.shown.get().unwrap(), "default", "p").unwrap();
+    let said: Vec<(&str, &str)> = answer.reasons.iter().map(|of| (of.tier.as_str(), of.text.as_str())).collect();
+    assert_eq!(said, [("search", message.strip_prefix("search: ").unwrap())]);
 }
