@@ -277,7 +277,8 @@ impl World {
                     // The pod is gone, and a watch is about to tell so.
                     return;
                 }
-                if self.pods[&name]["metadata"]["labels"]["protected"] == "true" {
+                if !self.may_be_evicted(&name) {
+                    self.log.push(format!("{name} refused"));
                     let why = "Cannot evict pod as it would violate its disruption budget.".into();
                     self.mirror.eviction_refused(&uid, instance, generation, why);
                 } else {
@@ -343,6 +344,7 @@ impl World {
         self.made += 1;
         pod["metadata"]["uid"] = format!("pod-{}", self.made).into();
         pod["metadata"].as_object_mut().unwrap().remove("deletionTimestamp");
+        pod.as_object_mut().unwrap().remove("status");
         pod["spec"]["nodeName"] = Value::Null;
         for key in [GENERATION, DECISION] {
             pod["metadata"]["annotations"].as_object_mut().unwrap().remove(key);

@@ -1,13 +1,16 @@
-//! PodDisruptionBudgets decide which victims are chosen. In these worlds the API server would refuse no eviction.
+//! PodDisruptionBudgets decide which victims are chosen, so that the API server has to refuse no eviction.
+
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::{World, typed};
-use crate::budget::BudgetFacts;
+use crate::budget::{BudgetFacts, Standing};
+use crate::pod::PodFacts;
 
 impl World {
     /// A budget of the pods with this `app` that allows so many evictions now.
-    fn budget(&mut self, name: &str, app: &str, allowed: u32) {
+    pub(super) fn budget(&mut self, name: &str, app: &str, allowed: u32) {
         let object = json!({
             "metadata": {"namespace": "default", "name": name},
             "spec": {"selector": {"matchLabels": {"app": app}}},
@@ -22,8 +25,57 @@ impl World {
         self.mirror.budget_gone(&format!("default/{name}"));
     }
 
+    /// What the API server does before it evicts a pod. Pods with the label `protected` are refused for a reason that
+    /// the scheduler does not know.
+    pub(super) fn may_be_evicted(&mut self, name: &str) -> bool {
+        let pod = &self.pods[name];
+        let facts = PodFacts::of(typed(pod), "aliquot").unwrap();
+        if facts.labels.get("protected").is_some_and(|text| text == "true") {
+            return false;
+        }
+        let of = |budget: &Value| BudgetFacts::of(typed(budget)).unwrap();
+        let about: Vec<BudgetFacts> =
+            self.budgets.values().map(of).filter(|budget| budget.is_about(&facts.labels)).collect();
+        match (facts.standing, about.as_slice()) {
+            (Standing::Idle, _) | (_, []) => true,
+            (Standing::Unready, [budget]) if budget.gives_up_unready => true,
+            (_, [budget]) if budget.disruptions_allowed > 0 => {
+                let object = self.budgets.get_mut(&budget.name).unwrap();
+                object["status"]["disruptionsAllowed"] = (budget.disruptions_allowed - 1).into();
+                let changed = typed(object);
+                self.mirror.budget(BudgetFacts::of(changed).unwrap());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The claims of each budget that have to stay, as the pods and the budgets say.
+    pub(super) fn stay_by_budget(&self) -> BTreeMap<String, u32> {
+        let mut stay = BTreeMap::new();
+        for (name, budget) in &self.budgets {
+            let budget = BudgetFacts::of(typed(budget)).unwrap();
+            let is_protected = |pod: &&Value| {
+                let facts = PodFacts::of(typed(pod), "aliquot").unwrap();
+                let is_ours = facts.node.is_some() && facts.generation.is_some() && !facts.is_leaving;
+                is_ours && facts.standing == Standing::Ready && budget.is_about(&facts.labels)
+            };
+            let claims = u32::try_from(self.pods.values().filter(is_protected).count()).unwrap();
+            if claims > 0 {
+                stay.insert(name.clone(), claims.saturating_sub(budget.disruptions_allowed));
+            }
+        }
+        stay
+    }
+
+    /// The same as the engine knows it.
+    pub(super) fn stay_as_told(&self) -> BTreeMap<String, u32> {
+        let budgets = self.view.as_ref().unwrap().cluster().dump().budgets;
+        budgets.into_iter().map(|budget| (budget.name, budget.min_available)).collect()
+    }
+
     /// Kubelet says that a pod runs, and whether it is ready.
-    fn runs(&mut self, name: &str, is_ready: bool) {
+    pub(super) fn runs(&mut self, name: &str, is_ready: bool) {
         let condition = json!({"type": "Ready", "status": if is_ready { "True" } else { "False" }});
         self.pods.get_mut(name).unwrap()["status"] = json!({"phase": "Running", "conditions": [condition]});
         self.show(name);
@@ -35,6 +87,7 @@ impl World {
     }
 
     fn evicted(&self) -> Vec<&str> {
+        assert!(self.log.iter().all(|line| !line.ends_with(" refused")), "{:#?}", self.log);
         self.log.iter().filter_map(|line| line.strip_suffix(" evicted")).collect()
     }
 }
@@ -143,14 +196,10 @@ fn a_new_leader_knows_the_budgets() {
     world.whole("urgent", "urgent", 90);
     world.reconcile();
     assert!(world.evicted().is_empty(), "{:#?}", world.log);
-    let view = world.view.as_ref().unwrap();
-    let budgets: Vec<(String, u32)> =
-        view.cluster().dump().budgets.into_iter().map(|budget| (budget.name, budget.min_available)).collect();
-    assert_eq!(budgets, [("of-a".into(), 1), ("of-b".into(), 1)]);
+    assert_eq!(world.stay_as_told(), BTreeMap::from([("of-a".into(), 1), ("of-b".into(), 1)]));
     // A pod that does not start again leaves its budget.
     world.delete("b");
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "urgent"]);
-    let budgets = world.view.as_ref().unwrap().cluster().dump().budgets;
-    assert_eq!(budgets.into_iter().map(|budget| budget.name).collect::<Vec<_>>(), ["of-a"]);
+    assert_eq!(world.stay_as_told(), BTreeMap::from([("of-a".into(), 1)]));
 }

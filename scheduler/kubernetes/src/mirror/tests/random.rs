@@ -166,6 +166,14 @@ impl Game {
             10 => self.groups.drain(..).for_each(|gang| make_group(&mut self.world, &gang)),
             11 => self.lose_a_node(),
             12 => self.resize(),
+            13 => {
+                let bound: Vec<String> = self.world.bound().into_keys().map(str::to_owned).collect();
+                bound.iter().for_each(|name| self.world.runs(name, true));
+            }
+            14 => {
+                let allowed = u32::try_from(self.dice.below(3)).unwrap();
+                self.world.budget("guard", "guarded", allowed);
+            }
             _ => {}
         }
         if self.beside_kube {
@@ -192,6 +200,9 @@ impl Game {
         }
         if self.dice.below(6) == 0 {
             json_patch::merge(&mut pod, &json!({"metadata": {"labels": {"protected": "true"}}}));
+        }
+        if self.dice.below(4) == 0 {
+            json_patch::merge(&mut pod, &json!({"metadata": {"labels": {"app": "guarded"}}}));
         }
         let queue = self.one_of(&["q0", "q1"]).unwrap();
         if self.world.queues.contains_key(queue) {
@@ -339,6 +350,8 @@ impl Game {
         }
         self.world.reconcile();
         check(&self.world, self.seed);
+        let (stay, told) = (self.world.stay_by_budget(), self.world.stay_as_told());
+        assert_eq!(stay, told, "seed {}: {:#?}", self.seed, self.world.log);
         let suspended: Vec<_> = self.world.suspended.keys().collect();
         assert!(suspended.is_empty(), "seed {}: {suspended:?} {:#?}", self.seed, self.world.log);
         self.world
