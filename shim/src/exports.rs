@@ -10,6 +10,7 @@
 use crate::driver::{Library, Slot};
 use crate::hooks::{real, slots, types};
 use crate::lookup;
+use crate::markers;
 #[allow(clippy::wildcard_imports, reason = "the tables use all of the types")]
 use aliquot_abi::{cuda::*, nvml::*};
 
@@ -109,9 +110,41 @@ macro_rules! cuda_hook {
                 return unsafe { stand_in($($argument),*) };
             };
             // SAFETY: the caller vouches for the arguments; `real` is the driver's function of this very symbol.
-            unsafe { crate::$class::$policy(NullStream::$null_stream, real, $($argument),*) }
+            let result = unsafe { crate::$class::$policy(NullStream::$null_stream, real, $($argument),*) };
+            told!($class result)
         }
     };
+}
+
+/// The result of a policy. A fault of which it tells is noticed here, if the class's policies do not do it themselves:
+/// the driver tells of a fault in whichever call comes next.
+macro_rules! told {
+    // No work comes before it.
+    (start $result:ident) => {
+        $result
+    };
+    // Before they leave their marker.
+    (launch $result:ident) => {
+        $result
+    };
+    // Before they look at markers.
+    (synchronize $result:ident) => {
+        $result
+    };
+    // In the few functions that they share, which takes less code.
+    (copy $result:ident) => {
+        $result
+    };
+    ($class:ident $result:ident) => {
+        told($result)
+    };
+}
+
+/// Returns `result`. Not inlined, because many hooks use it.
+#[inline(never)]
+fn told(result: CUresult) -> CUresult {
+    markers::note_failure(result);
+    result
 }
 
 macro_rules! nvml_exports {

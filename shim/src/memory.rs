@@ -25,7 +25,6 @@ use crate::allocations::{self, Charge, Key};
 use crate::call::Call;
 use crate::gate;
 use crate::hooks::types;
-use crate::markers;
 use crate::pools;
 use crate::process::{self, Part, Process};
 use crate::region::Unattached;
@@ -335,7 +334,6 @@ fn charged_with(
         remember(charge);
     } else {
         charge.refund();
-        markers::note_failure(result);
     }
     if let Some(process) = Process::if_attached() {
         process.marker_page().prepare(process);
@@ -373,7 +371,6 @@ fn freed_inline(key: Key, call: impl Fn() -> CUresult, end: impl FnOnce(Charge))
     if result.is_ok() || !allocations::remember(key, charge) {
         end(charge);
     }
-    markers::note_failure(result);
     result
 }
 

@@ -16,6 +16,7 @@ enum { ILLEGAL_ADDRESS = 700 };
     X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxGetState) X(cuCtxSetCurrent) X(cuCtxGetCurrent)                \
     X(cuCtxGetDevice) X(cuCtxPushCurrent_v2) X(cuCtxPopCurrent_v2) X(cuModuleLoadData) X(cuModuleGetFunction)          \
     X(cuEventCreate) X(cuStreamIsCapturing) X(cuMemHostRegister_v2) X(cuMemHostGetDevicePointer_v2)                    \
+    X(cuDeviceGetMemPool) X(cuDeviceGetDefaultMemPool) X(cuMemPoolGetAttribute) X(cuMemPoolSetAttribute)               \
     X(cuDeviceGetDevResource) X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate) X(cuCtxFromGreenCtx)
 
 /* A jump, so that arguments and results need no handling here. */
@@ -35,13 +36,15 @@ int cuStreamWriteValue64_v2(void) {
     return 0;
 }
 
-/* Tells of the fault after the first launch. Before that the function behind is called, which takes up to two arguments. */
+/* Tells of the fault after the first launch. Before that the function behind is called, which takes up to five arguments. */
 #define TELLS(name)                                                                                                    \
-    static int (*behind_##name)(void *, unsigned long);                                                                \
-    int name(void *first, unsigned long second) {                                                                      \
-        return atomic_load(&launched) ? ILLEGAL_ADDRESS : behind_##name(first, second);                                \
+    static int (*behind_##name)(void *, void *, void *, void *, void *);                                               \
+    int name(void *a, void *b, void *c, void *d, void *e) {                                                            \
+        return atomic_load(&launched) ? ILLEGAL_ADDRESS : behind_##name(a, b, c, d, e);                                \
     }
-#define TELLING(X) X(cuMemcpyDtoH_v2) X(cuEventQuery) X(cuStreamQuery) X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuCtxSynchronize)
+#define TELLING(X)                                                                                                     \
+    X(cuMemcpyDtoH_v2) X(cuEventQuery) X(cuStreamQuery) X(cuStreamCreate) X(cuCtxSynchronize) X(cuMemAlloc_v2)         \
+    X(cuMemAllocPitch_v2) X(cuMemAllocAsync) X(cuMemHostAlloc) X(cuMemFree_v2) X(cuMemFreeAsync) X(cuMemGetInfo_v2)
 TELLING(TELLS)
 
 static int (*reset_behind)(int);

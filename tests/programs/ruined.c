@@ -4,7 +4,7 @@
  */
 #include "program.h"
 
-static CUdeviceptr memory;
+static CUdeviceptr memory, in_order;
 static CUevent event;
 
 static void use_green_context(void) {
@@ -22,6 +22,9 @@ static void use_green_context(void) {
 static CUresult call(const char *name) {
     char byte;
     CUdeviceptr more;
+    CUstream stream;
+    void *host;
+    size_t bytes, total;
     if (!strcmp(name, "cuMemcpyDtoH"))
         return cuMemcpyDtoH(&byte, memory, 1);
     if (!strcmp(name, "cuEventQuery"))
@@ -30,8 +33,20 @@ static CUresult call(const char *name) {
         return cuStreamQuery(NULL);
     if (!strcmp(name, "cuMemAlloc"))
         return cuMemAlloc(&more, MIB);
+    if (!strcmp(name, "cuMemAllocPitch"))
+        return cuMemAllocPitch(&more, &bytes, MIB, 1, 4);
+    if (!strcmp(name, "cuMemAllocAsync"))
+        return cuMemAllocAsync(&more, MIB, NULL);
+    if (!strcmp(name, "cuMemHostAlloc"))
+        return cuMemHostAlloc(&host, MIB, 0);
     if (!strcmp(name, "cuMemFree"))
         return cuMemFree(memory);
+    if (!strcmp(name, "cuMemFreeAsync"))
+        return cuMemFreeAsync(in_order, NULL);
+    if (!strcmp(name, "cuMemGetInfo"))
+        return cuMemGetInfo(&bytes, &total);
+    if (!strcmp(name, "cuStreamCreate"))
+        return cuStreamCreate(&stream, 0);
     if (!strcmp(name, "cuCtxSynchronize"))
         return cuCtxSynchronize();
     EXPECT(!strcmp(name, "cuDevicePrimaryCtxReset"));
@@ -43,6 +58,7 @@ int main(int count, char **arguments) {
     CUcontext primary = use_device();
     CUfunction kernel = spin_kernel();
     REQUIRE(cuMemAlloc(&memory, MIB));
+    REQUIRE(cuMemAllocAsync(&in_order, MIB, NULL));
     REQUIRE(cuEventCreate(&event, 0));
     if (count > 2)
         use_green_context();

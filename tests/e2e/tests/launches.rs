@@ -257,7 +257,20 @@ fn assert_not_in_flight_after(arguments: &[&str], answer: u32) {
 /// Its markers never come.
 #[test]
 fn work_that_a_fault_has_ended_is_not_in_flight_whichever_call_tells() {
-    for call in ["cuCtxSynchronize", "cuMemcpyDtoH", "cuEventQuery", "cuStreamQuery", "cuMemAlloc", "cuMemFree"] {
+    for call in [
+        "cuCtxSynchronize",
+        "cuMemcpyDtoH",
+        "cuEventQuery",
+        "cuStreamQuery",
+        "cuStreamCreate",
+        "cuMemAlloc",
+        "cuMemAllocPitch",
+        "cuMemAllocAsync",
+        "cuMemHostAlloc",
+        "cuMemFree",
+        "cuMemFreeAsync",
+        "cuMemGetInfo",
+    ] {
         assert_not_in_flight_after(&[call], 700);
     }
 }
