@@ -25,8 +25,9 @@ static void expect(const char *what, bool holds, const std::string &saw) {
 static void expect_ok(const char *what, cudaError_t error) { expect(what, error == cudaSuccess, cudaGetErrorName(error)); }
 
 // Runs for so long by the clock. Arithmetic would not do for rates: it may take so much power that the device slows its
-// clock down, and a slice that rests for a part of the time gets too much done.
-__global__ void spin(unsigned long long duration_ns) {
+// clock down, and a slice that rests for a part of the time gets too much done. Its name tells a
+// simulated GPU how long it runs.
+extern "C" __global__ void spin_ns(unsigned long long duration_ns) {
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
     do
@@ -98,14 +99,14 @@ static int use_device(const std::string &way) {
     if (way == "graph") {
         cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
         for (int i = 0; i < 10; i++)
-            spin<<<1, 1, 0, stream>>>(kernel_ns);
+            spin_ns<<<1, 1, 0, stream>>>(kernel_ns);
         ok = ok && cudaStreamEndCapture(stream, &graph) == cudaSuccess;
-        ok = ok && cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess;
+        ok = ok && cudaGraphInstantiateWithFlags(&executable, graph, 0) == cudaSuccess;
     }
     long launches = 0;
     for (double start = now(); ok && now() - start < 1;) {
         if (way == "launch")
-            spin<<<1, 1, 0, stream>>>(kernel_ns);
+            spin_ns<<<1, 1, 0, stream>>>(kernel_ns);
         else if (way == "graph")
             ok = cudaGraphLaunch(executable, stream) == cudaSuccess;
         else {
@@ -135,7 +136,7 @@ int main(int count, char **arguments) {
         check_cap(limit);
     auto kernel = [&] {
         for (int i = 0; i < 8; i++)
-            spin<<<1, 1, 0, stream>>>(kernel_ns);
+            spin_ns<<<1, 1, 0, stream>>>(kernel_ns);
         return 8;
     };
     double launched = per_second(seconds, stream, kernel);
@@ -144,7 +145,7 @@ int main(int count, char **arguments) {
     cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
     kernel();
     expect_ok("a capture ends", cudaStreamEndCapture(stream, &graph));
-    expect_ok("a graph is instantiated", cudaGraphInstantiate(&executable, graph, 0));
+    expect_ok("a graph is instantiated", cudaGraphInstantiateWithFlags(&executable, graph, 0));
     double in_graphs = per_second(seconds, stream, [&] {
         cudaGraphLaunch(executable, stream);
         return 8;

@@ -31,6 +31,7 @@
 
 pub mod artifacts;
 mod client;
+mod compiler;
 pub mod container;
 pub mod debian;
 mod front_driver;
@@ -57,6 +58,7 @@ mod user;
 pub mod wait;
 
 pub use client::Client;
+pub use compiler::nvidia_compiler;
 pub use container::{Container, Image};
 pub use front_driver::FrontDriver;
 pub use gpu::{EXACT_MEMORY, PARTITIONABLE_GPU, SimulatedGpu};
