@@ -6,6 +6,7 @@ mod device;
 mod lookup;
 mod managed;
 mod markers;
+mod next_launches;
 mod registration;
 mod rounding;
 mod time_slices;
@@ -26,6 +27,7 @@ pub(crate) const FACTS: &[Case] = &[
     Case { name: "addresses", about: "whether each function has one address, however it is found", run: lookup::run },
     Case { name: "registration", about: "which files\u{2019} pages the device can write into", run: registration::run },
     Case { name: "marker-cost", about: "what a write by the device costs, and an event", run: markers::run },
+    Case { name: "next-launches", about: "what a marker costs between kernels that overlap", run: next_launches::run },
     Case { name: "contexts", about: "what contexts take, and what a stale one answers", run: contexts::run },
     Case { name: "rounding", about: "what the driver takes for what is asked for", run: rounding::run },
     Case { name: "managed", about: "whether managed memory is listed for its process", run: managed::run },

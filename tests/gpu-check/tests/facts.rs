@@ -59,3 +59,16 @@ fn markers_are_timed_behind_graphs_and_in_streams() {
         }
     }
 }
+
+#[test]
+fn markers_are_timed_between_kernels_that_overlap() {
+    let costs = fact(&SimulatedGpu::with("write_ns = 20000\n"), "next-launches");
+    for order in ["one after the other", "begun early"] {
+        let behind = |mark: &str| figure(&costs, &format!("kernels of 30 us, {order}, {mark} behind each: device"));
+        // On the simulated GPU kernels of one stream never overlap.
+        assert!(behind("no marker") >= 30.0, "{costs}");
+        assert!(behind("a write") >= 50.0, "{costs}");
+    }
+    let old = fact(&SimulatedGpu::with("[[device]]\ncompute_capability = '8.0'\n"), "next-launches");
+    assert_eq!(old["findings"][0]["verdict"], "skipped", "{old}");
+}

@@ -26,7 +26,7 @@ const STREAM_COUNTS: [usize; 2] = [2, 8];
 
 /// The marker after a launch.
 #[derive(Clone, Copy)]
-enum Mark {
+pub(super) enum Mark {
     None,
     Write(CUdeviceptr),
     Event(CUevent),
@@ -74,20 +74,20 @@ pub(super) fn run(scene: &Scene, findings: &mut Findings) -> anyhow::Result<()> 
 }
 
 /// Duration of a launch with its marker in us: on the host, and until all work is done.
-struct Took {
+pub(super) struct Took {
     host_us: f64,
     device_us: f64,
 }
 
 impl Took {
-    fn note(&self, findings: &mut Findings, what: &str) {
+    pub(super) fn note(&self, findings: &mut Findings, what: &str) {
         findings.figure(format!("{what}: host"), self.host_us, "us");
         findings.figure(format!("{what}: device"), self.device_us, "us");
     }
 }
 
 /// Times `count` launches in `stream`.
-fn launches(
+pub(super) fn launches(
     cuda: &Cuda,
     stream: CUstream,
     count: u32,
