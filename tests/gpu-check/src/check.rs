@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if !aliquot.exists() {
         bail!("{} does not exist; --programs names the directory that holds it", aliquot.display());
     }
-    let manager = Manager::start(&programs.join(MANAGER), &[])?;
+    let manager = Manager::start(&programs.join(MANAGER), &[], "")?;
     let lead = lead()?;
     let launcher = Launcher {
         aliquot,
@@ -168,7 +168,12 @@ impl Setting<'_> {
                     run.fails("the same shares on a simulated GPU", &error);
                 }
             }
-            Part::Neighbours => shares::neighbours::measure(run, quick, lead),
+            Part::Neighbours => {
+                shares::neighbours::measure(run, quick, lead);
+                if !quick {
+                    shares::leases::measure(run, &programs.join(MANAGER), lead);
+                }
+            }
             Part::Deaths => deaths(run),
             Part::Hooks => hooks::check(run),
             Part::Runtime => runtime::check(run, programs, quick, points),
@@ -242,7 +247,7 @@ fn simulated(run: &mut PartRun, programs: &Path, series: &Series) -> anyhow::Res
         return Ok(());
     };
     let environment = gpu.environment();
-    let manager = Manager::start(&programs.join(MANAGER), &environment)?;
+    let manager = Manager::start(&programs.join(MANAGER), &environment, "")?;
     let socket = Some(manager.socket().to_owned());
     let launcher = Launcher { socket, device_uuid: gpu.uuid(), environment, ..run.launcher.clone() };
     let mut simulated = Vec::new();

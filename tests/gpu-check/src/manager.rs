@@ -47,11 +47,19 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    /// Starts `program` with these additional environment variables, and waits until it answers.
-    pub(crate) fn start(program: &Path, environment: &[(OsString, OsString)]) -> anyhow::Result<Manager> {
+    /// Starts `program` with these additional environment variables and this configuration file, and waits until it
+    /// answers.
+    pub(crate) fn start(
+        program: &Path,
+        environment: &[(OsString, OsString)],
+        configuration: &str,
+    ) -> anyhow::Result<Manager> {
         let dir = tempfile::Builder::new().prefix("aliquot-check-").tempdir_in(runtime_base())?;
         let (socket, log) = (dir.path().join("manager.sock"), dir.path().join("log"));
+        let file = dir.path().join("manager.toml");
+        std::fs::write(&file, configuration)?;
         let mut command = Command::new(program);
+        command.arg("--config").arg(&file);
         command.arg("--runtime-dir").arg(dir.path().join("run")).arg("--state-dir").arg(dir.path().join("state"));
         command.arg("--socket").arg(&socket).args(["--cdi-dir", "off"]).stdin(Stdio::null());
         command.envs(environment.iter().cloned());

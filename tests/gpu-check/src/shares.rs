@@ -8,9 +8,11 @@
 //!    └── measure.rs: starts the workers of a case, converts their rates to shares ── load.rs: the worker
 //! compare.rs: the same on a real and on a simulated device
 //! neighbours.rs: two programs in slices, against the driver's own sharing
+//! leases.rs: what a change of lease costs
 //! ```
 
 mod compare;
+pub(crate) mod leases;
 mod load;
 mod measure;
 pub(crate) mod neighbours;

@@ -76,11 +76,15 @@ fn measure_pair(
         Ok(percent)
     };
     let bare = together("bare", None)?;
-    let share = Share { core_percent: 50, core_limit_percent: 100, memory: MEMORY.to_owned() };
-    let burst = together("50 % each", Some(&share))?;
+    let burst = together("50 % each", Some(&half_of_the_device()))?;
     let [of_bare, of_slices] = [bare, burst].map(|pair| pair.iter().sum::<f64>());
     findings.figure("in slices, of what both do bare", of_slices / of_bare * 100.0, "%");
     Ok(())
+}
+
+/// Half of the device's time, and what others leave of it.
+pub(super) fn half_of_the_device() -> Share {
+    Share { core_percent: 50, core_limit_percent: 100, memory: MEMORY.to_owned() }
 }
 
 fn pairs(quick: bool) -> Vec<Pair> {
