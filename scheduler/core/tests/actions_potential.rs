@@ -172,7 +172,7 @@ fn arrive(cluster: &mut Cluster, queues: &[String], arrival: &Arrival, count: &m
         }
         Shape::Sorts { heads, workers } => {
             let sort =
-                |name: &str, min: u8| SubGroup { name: name.into(), min_members: min.into(), required_level: None };
+                |name: &str, min: u8| SubGroup { name: name.into(), min_members: min.into(), ..SubGroup::default() };
             let sub_groups = vec![sort("head", *heads), sort("worker", *workers)];
             let min_members = u32::from(heads + workers);
             apply(cluster, Event::PodGroupAdded(PodGroup { min_members, sub_groups, ..group }));

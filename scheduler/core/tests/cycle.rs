@@ -272,8 +272,12 @@ fn members_are_spread_or_kept_on_one_node_as_the_group_says() {
 #[test]
 fn sub_groups_are_each_in_a_domain_of_their_own_and_all_come_together() {
     let mut cluster = racks();
-    let rack =
-        |name: &str, min_members| SubGroup { name: name.into(), min_members, required_level: Some("rack".into()) };
+    let rack = |name: &str, min_members| SubGroup {
+        name: name.into(),
+        min_members,
+        required_level: Some("rack".into()),
+        ..SubGroup::default()
+    };
     let group = PodGroup {
         name: "job".into(),
         min_members: 5,

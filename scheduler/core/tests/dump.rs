@@ -243,7 +243,12 @@ impl World {
                     preferred_level: (name == 1).then(|| "rack".into()),
                     ..GroupPlacement::default()
                 },
-                sub_groups: vec![SubGroup { name: "head".into(), min_members: 1, required_level: None }],
+                sub_groups: vec![SubGroup {
+                    name: "head".into(),
+                    min_members: 1,
+                    required_level: None,
+                    preferred_level: (name == 0).then(|| "rack".into()),
+                }],
                 ..PodGroup::default()
             })),
             GroupRemoved(group) => nth(&self.groups, group).map(Event::PodGroupRemoved),

@@ -265,6 +265,7 @@ impl PodGroupEntry {
             name: sub_group.name.clone(),
             min_members: sub_group.min_members,
             required_level: sub_group.required_level.clone(),
+            preferred_level: sub_group.preferred_level.clone(),
         });
         Self {
             name: spec.name.clone(),

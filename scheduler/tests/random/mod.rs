@@ -139,7 +139,8 @@ pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
         "namespaces": [{"name": "team", "guaranteed": {"gpus": 2}, "per_claim": {"cpu_milli": {"default": 100}}}],
         "disruption_budgets": [{"name": "budget", "namespace": "team", "min_available": 1}],
         "pod_groups": [{"name": "gang", "namespace": "team", "min_members": numbers.below(3), "after_claims": 3,
-                        "staleness_grace_ms": null, "preferred_level": "rack", "strategy": "spread-evenly"}],
+                        "staleness_grace_ms": null, "preferred_level": "rack", "strategy": "spread-evenly",
+                        "sub_groups": [{"name": "near", "required_level": "zone", "preferred_level": "rack"}]}],
         "claims": claims,
     })
 }

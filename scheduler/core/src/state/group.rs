@@ -267,8 +267,8 @@ impl Group {
 
     /// Whether it restricts where its members may be relative to each other.
     pub(crate) fn has_rules(&self) -> bool {
-        let required = self.spec.sub_groups.iter().any(|sub_group| sub_group.required_level.is_some());
-        required || self.spec.spread != GroupPlacement::default()
+        let has_level = |sub: &SubGroup| sub.required_level.is_some() || sub.preferred_level.is_some();
+        self.spec.sub_groups.iter().any(has_level) || self.spec.spread != GroupPlacement::default()
     }
 }
 

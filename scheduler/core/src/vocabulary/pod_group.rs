@@ -48,6 +48,9 @@ pub struct SubGroup {
     pub min_members: u32,
     /// The topology level, a label of nodes, in one domain of which its members must all be.
     pub required_level: Option<String>,
+    /// The topology level in one domain of which its members should all be, if that is possible. If not, they should be
+    /// in one domain of the nearest level around it.
+    pub preferred_level: Option<String>,
 }
 
 /// Where a group's members may be, relative to each other.

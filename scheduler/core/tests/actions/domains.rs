@@ -21,12 +21,17 @@ fn world(nodes: &[(usize, &str, &str)]) -> World {
     world
 }
 
-/// A gang of sub-groups. Each sub-group must be in one domain of its level, and all of them in one domain of `level`.
+/// Stands before a level in one domain of which a sub-group should be.
+const PREFERS: &str = "prefers ";
+
+/// A gang of sub-groups. Each sub-group must be in one domain of its level, or should be, and all of them must be in one
+/// domain of `level`.
 fn gang(world: &mut World, level: Option<&str>, sub_groups: &[(&str, Vec<Claim>)]) -> Vec<ClaimId> {
     let sub_group = |(number, (level, members)): (usize, &(&str, Vec<Claim>))| SubGroup {
         name: format!("s{number}"),
         min_members: u32::try_from(members.len()).unwrap(),
-        required_level: Some((*level).into()).filter(|level: &String| !level.is_empty()),
+        required_level: Some((*level).into()).filter(|level: &String| !level.is_empty() && !level.starts_with(PREFERS)),
+        preferred_level: level.strip_prefix(PREFERS).map(Into::into),
     };
     let spread = GroupPlacement { required_level: level.map(Into::into), ..GroupPlacement::default() };
     let sub_groups_of = sub_groups.iter().enumerate().map(sub_group).collect();
@@ -167,4 +172,72 @@ fn a_gang_goes_on_to_a_zone_that_has_room_for_all_where_another_has_room_for_eac
     let claims = gang(&mut world, Some("zone"), &[("", vec![member(3)]), ("", vec![member(2)])]);
     world.cycle();
     assert_eq!(world.running(&claims), 2);
+}
+
+/// The racks of claims.
+fn racks_of(world: &World, claims: &[ClaimId]) -> Vec<String> {
+    let rack = |claim: &ClaimId| {
+        let node = world.cluster.allocation(*claim).and_then(|allocation| world.cluster.node(allocation.node));
+        node.and_then(|node| node.spec().labels.get("rack").map(str::to_owned)).unwrap_or_default()
+    };
+    claims.iter().map(rack).collect()
+}
+
+#[test]
+fn a_sub_group_is_in_one_domain_it_prefers_or_near_it() {
+    // Best fit alone would give the pair both racks with two devices, one in each zone.
+    let mut world = world(&[(2, "a", "a0"), (3, "a", "a1"), (2, "b", "b0"), (3, "b", "b1")]);
+    let pair = ("prefers rack", vec![member(2), member(2)]);
+    let trio = ("prefers rack", vec![member(1), member(1), member(1)]);
+    let claims = gang(&mut world, None, &[pair, trio]);
+    world.cycle();
+    let (pair, trio) = claims.split_at(2);
+    assert_eq!(racks_of(&world, pair), ["a0", "a1"], "no rack can take it, and it stays in one zone");
+    assert_eq!(racks_of(&world, trio), ["b1"; 3]);
+}
+
+#[test]
+fn a_sub_group_prefers_a_rack_of_the_zone_of_all() {
+    let mut world = world(&[(2, "a", "a0"), (2, "a", "a1"), (1, "a", "a2"), (3, "b", "b0")]);
+    let pair = || ("prefers rack", vec![member(1), member(1)]);
+    let claims = gang(&mut world, Some("zone"), &[pair(), pair(), ("", vec![member(1)])]);
+    world.cycle();
+    let mut racks = racks_of(&world, &claims);
+    assert!(racks[0] == racks[1] && racks[2] == racks[3] && racks[4] == "a2", "{racks:?}");
+    racks.sort_unstable();
+    assert_eq!(racks, ["a0", "a0", "a1", "a1", "a2"]);
+}
+
+#[test]
+fn later_members_of_a_sub_group_go_where_the_first_are() {
+    let mut world = world(&[(3, "z", "r0"), (2, "z", "r1")]);
+    let claims = gang(&mut world, None, &[("prefers rack", vec![member(1), member(1)])]);
+    world.cycle();
+    assert_eq!(racks_of(&world, &claims), ["r1", "r1"]);
+    let next = || Claim { pod_group: Some("g".into()), sub_group: Some("s0".into()), ..member(1) };
+    let beyond = [world.claim(next()), world.claim(next())];
+    world.cycle();
+    assert_eq!(racks_of(&world, &beyond), ["r0", "r0"], "the rack is full, and they start all the same");
+    world.apply(Event::ClaimRemoved(claims[0]));
+    let last = world.claim(next());
+    world.cycle();
+    assert_eq!(racks_of(&world, &[last]), ["r1"]);
+}
+
+#[test]
+fn what_sub_groups_prefer_keeps_no_gang_from_starting() {
+    // One claim needs all of the smaller rack, which the sub-groups fill first. They could be elsewhere in more ways
+    // than are tried.
+    let mut world = world(&[(12, "z", "r0"), (13, "z", "r1")]);
+    let part = |cpu: u64| {
+        let mut part = member(1);
+        part.request.cpu = MilliCpu::new(cpu);
+        ("prefers rack", vec![part])
+    };
+    let mut whole = member(12);
+    whole.request.constraints.labels.insert("rack".into(), "r0".into());
+    let sub_groups: Vec<_> = (1..8).map(part).chain([("", vec![whole])]).collect();
+    let claims = gang(&mut world, None, &sub_groups);
+    world.cycle();
+    assert_eq!(world.running(&claims), 8);
 }

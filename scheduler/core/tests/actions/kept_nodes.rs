@@ -465,7 +465,12 @@ fn nodes_are_kept_in_the_racks_of_sub_groups() {
         world.apply(event);
     }
     world.apply(Event::TopologyChanged(vec!["rack".into()]));
-    let sub_group = |name: &str| SubGroup { name: name.into(), min_members: 2, required_level: Some("rack".into()) };
+    let sub_group = |name: &str| SubGroup {
+        name: name.into(),
+        min_members: 2,
+        required_level: Some("rack".into()),
+        ..SubGroup::default()
+    };
     let sub_groups = vec![sub_group("first"), sub_group("second")];
     world.apply(Event::PodGroupAdded(PodGroup { sub_groups, ..group("g", "q", TRAIN, 3) }));
     for name in ["first", "first", "second", "second"] {

@@ -178,7 +178,7 @@ fn a_claim_that_shrinks_in_all_does_not_grow_on_a_full_device() {
 #[test]
 fn sub_groups_of_any_size_upset_nothing() {
     let mut w = World::new(&[4]);
-    let sub = |name: &str, min_members| SubGroup { name: name.into(), min_members, required_level: None };
+    let sub = |name: &str, min_members| SubGroup { name: name.into(), min_members, ..SubGroup::default() };
     let of = |min_members| PodGroup {
         sub_groups: vec![sub("a", min_members), sub("b", min_members)],
         ..group("g", "", TRAIN, 0)

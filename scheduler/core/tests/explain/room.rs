@@ -46,7 +46,7 @@ fn a_rack_that_has_room_for_the_member_that_finds_none_is_not_called_too_small_f
     let mut spec = node("node-0", "A", 3);
     spec.labels.insert("rack".into(), "r".into());
     setting.add_node(spec);
-    let sub_group = |name: &str| SubGroup { name: name.into(), min_members: 1, required_level: None };
+    let sub_group = |name: &str| SubGroup { name: name.into(), min_members: 1, ..SubGroup::default() };
     let spread = GroupPlacement { required_level: Some("rack".into()), ..GroupPlacement::default() };
     let sub_groups = vec![sub_group("head"), sub_group("worker")];
     let gang = PodGroup { name: "gang".into(), sub_groups, spread, ..PodGroup::default() };

@@ -187,8 +187,13 @@ fn kai(spec: &Value) -> Result<GangFacts, String> {
         if !sub_group["parent"].is_null() || !sub_group["minSubGroup"].is_null() {
             return Err(format!("sub-group {name:?} has others above or below it, which is not supported"));
         }
-        let required_level = text(&sub_group["topologyConstraint"]["requiredTopologyLevel"]);
-        facts.sub_groups.push(SubGroup { name, min_members: count(&sub_group["minMember"], 1), required_level });
+        let constraint = &sub_group["topologyConstraint"];
+        facts.sub_groups.push(SubGroup {
+            name,
+            min_members: count(&sub_group["minMember"], 1),
+            required_level: text(&constraint["requiredTopologyLevel"]),
+            preferred_level: text(&constraint["preferredTopologyLevel"]),
+        });
     }
     if !facts.sub_groups.is_empty() && spec["minMember"].is_null() {
         // The numbers that the sub-groups need are the minimum already.
@@ -212,7 +217,7 @@ fn volcano(spec: &Value) -> Result<GangFacts, String> {
     let mut facts = GangFacts::new(count(&spec["minMember"], 1));
     for (name, least) in spec["minTaskMember"].as_object().into_iter().flatten() {
         let (name, min_members) = (name.clone(), count(least, 0));
-        facts.sub_groups.push(SubGroup { name, min_members, required_level: None });
+        facts.sub_groups.push(SubGroup { name, min_members, ..SubGroup::default() });
     }
     // Volcano writes `default` if no queue was chosen.
     facts.queue = text(&spec["queue"]).filter(|queue| queue != "default");

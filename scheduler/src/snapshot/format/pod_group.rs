@@ -82,6 +82,8 @@ pub(in crate::snapshot) struct SubGroupEntry {
     pub(in crate::snapshot) min_members: u32,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) required_level: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) preferred_level: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]

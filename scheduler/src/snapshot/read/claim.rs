@@ -26,6 +26,7 @@ impl PodGroupEntry {
             name: entry.name.clone(),
             min_members: entry.min_members,
             required_level: entry.required_level.clone(),
+            preferred_level: entry.preferred_level.clone(),
         });
         PodGroup {
             name: self.name.clone(),

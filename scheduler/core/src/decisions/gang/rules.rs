@@ -11,7 +11,7 @@ use crate::state::cluster::Cluster;
 use crate::state::statement::{Savepoint, Statement};
 use crate::state::topology::{Domain, DomainId};
 use crate::vocabulary::claim::{ClaimId, NodeId};
-use crate::vocabulary::pod_group::{GroupId, GroupPlacement, PlacementStrategy};
+use crate::vocabulary::pod_group::{GroupId, GroupPlacement, PlacementStrategy, SubGroup};
 use crate::vocabulary::queue_spec::QueueId;
 
 /// How often, for one unit in one scope, a placed sub-group may go on to its next domain to leave room for others.
@@ -23,9 +23,19 @@ pub(super) struct Rules {
     queue: QueueId,
     preemptible: bool,
     spread: GroupPlacement,
-    /// By sub-group, the level in one domain of which its members must be.
-    levels: Vec<Option<String>>,
+    /// By sub-group, where its members must be, and should be.
+    levels: Vec<Levels>,
 }
+
+/// The levels in one domain of which members must be, and should be.
+#[derive(Clone, Default)]
+struct Levels {
+    required: Option<String>,
+    preferred: Option<String>,
+}
+
+/// Where to try members: in a domain; `None` stands for the whole cluster.
+type Scope = Option<DomainId>;
 
 /// What every step of placing needs.
 struct Placing<'a, 's> {
@@ -34,7 +44,7 @@ struct Placing<'a, 's> {
     room: &'a mut dyn MakeRoom,
 }
 
-/// The members of a sub-group that must be in one domain of its level.
+/// The members of a sub-group that must be, or should be, in one domain of a level.
 struct Part {
     /// The number of the sub-group.
     sub_group: usize,
@@ -42,14 +52,32 @@ struct Part {
     /// One of them.
     first: ClaimId,
     wanted: Vec<(ClassId, u32)>,
-    /// The domains in which they could be before any other part was placed. Left empty if there is no other part.
-    choices: Vec<DomainId>,
+    /// Where they could be before any other part was placed. Left empty if there is no other part.
+    choices: Vec<Scope>,
 }
 
 impl Part {
-    /// Whether it has the same domains to choose from as another part, and takes the same there.
+    /// Whether it has the same places to choose from as another part, and takes the same there.
     fn is_like(&self, other: &Self) -> bool {
         (&self.choices, &self.wanted) == (&other.choices, &other.wanted)
+    }
+}
+
+impl Levels {
+    fn has_any(&self) -> bool {
+        self.required.is_some() || self.preferred.is_some()
+    }
+
+    /// The preferred level, and the levels around it that are within the required one and this domain, from the inside
+    /// out.
+    fn preferred(&self, cluster: &Cluster, within: Scope) -> Vec<String> {
+        let topology = cluster.topology();
+        let number = |label: &Option<String>| label.as_ref().and_then(|label| topology.level(label));
+        let Some(preferred) = number(&self.preferred) else { return Vec::new() };
+        let around = within.and_then(|id| topology.domain(id)).map(Domain::level);
+        let outermost = number(&self.required).max(around).map_or(0, |level| level + 1);
+        let labels = topology.levels().iter().take(preferred + 1).skip(outermost.min(preferred));
+        labels.rev().cloned().collect()
     }
 }
 
@@ -57,10 +85,29 @@ impl Rules {
     /// The rules of a unit's group, if it has any.
     pub(super) fn of(cluster: &Cluster, unit: &Unit) -> Option<Self> {
         let spec = cluster.group(unit.group)?.spec();
-        let levels: Vec<Option<String>> = spec.sub_groups.iter().map(|sub| sub.required_level.clone()).collect();
-        let has_any = spec.spread != GroupPlacement::default() || levels.iter().any(Option::is_some);
+        // On one node all are near each other.
+        let may_prefer = spec.spread.strategy != PlacementStrategy::SingleNode;
+        let of = |sub: &SubGroup| Levels {
+            required: sub.required_level.clone(),
+            preferred: sub.preferred_level.clone().filter(|_| may_prefer),
+        };
+        let levels: Vec<Levels> = spec.sub_groups.iter().map(of).collect();
+        let has_any = spec.spread != GroupPlacement::default() || levels.iter().any(Levels::has_any);
         let (group, queue, preemptible) = (unit.group, unit.queue, spec.preemptible);
         has_any.then(|| Self { group, queue, preemptible, spread: spec.spread.clone(), levels })
+    }
+
+    /// The same rules without what sub-groups prefer; `None`: they prefer nothing.
+    fn without_preferences(&self) -> Option<Self> {
+        let Self { group, queue, preemptible, spread, levels } = self;
+        let without = |of: &Levels| Levels { required: of.required.clone(), preferred: None };
+        levels.iter().any(|of| of.preferred.is_some()).then(|| Self {
+            group: *group,
+            queue: *queue,
+            preemptible: *preemptible,
+            spread: spread.clone(),
+            levels: levels.iter().map(without).collect(),
+        })
     }
 
     /// Places the unit's members. If it fails, the members placed before the failure are still placed.
@@ -77,8 +124,16 @@ impl Rules {
             Some(claim) => Unplaceable::Topology { claim: *claim },
             None => return Ok(()),
         };
-        for scope in self.scopes(&mut trial, unit) {
-            match self.place_within(&mut trial, &unit.claims, scope) {
+        let GroupPlacement { required_level, preferred_level, .. } = self.spread.clone();
+        let levels = Levels { required: required_level, preferred: preferred_level };
+        let simple = self.without_preferences();
+        for scope in self.scopes(&mut trial, &levels, &unit.claims, None, None) {
+            let mut found = self.place_within(&mut trial, &unit.claims, scope);
+            if let (Err(Unplaceable::TooManyWays), Some(simple)) = (&found, &simple) {
+                trial.statement.rollback(start);
+                found = simple.place_within(&mut trial, &unit.claims, scope);
+            }
+            match found {
                 Ok(()) => return Ok(()),
                 // In a domain that was not searched to the end, it is not known whether the unit fits.
                 Err(obstacle) if last != Unplaceable::TooManyWays => last = obstacle,
@@ -89,31 +144,28 @@ impl Rules {
         Err(last)
     }
 
-    /// The domains in which to try the unit, one after another; `None` stands for the whole cluster. If no domain of
-    /// the preferred level will do, the levels around it are tried from the inside out, up to the required one.
-    fn scopes(&self, trial: &mut Placing<'_, '_>, unit: &Unit) -> Vec<Option<DomainId>> {
-        let required = match &self.spread.required_level {
-            None => vec![None],
-            Some(label) => self.domains(trial, label, &unit.claims, None, None).into_iter().map(Some).collect(),
+    /// Where to try members of a sub-group, or all, one place after another. If no domain of the preferred level will
+    /// do, the levels around it are tried from the inside out, up to the required one.
+    fn scopes(
+        &self,
+        trial: &mut Placing<'_, '_>,
+        levels: &Levels,
+        claims: &[ClaimId],
+        sub_group: Option<&str>,
+        within: Scope,
+    ) -> Vec<Scope> {
+        let required = match &levels.required {
+            None => vec![within],
+            Some(label) => self.domains(trial, label, claims, sub_group, within).into_iter().map(Some).collect(),
         };
         let mut scopes = Vec::new();
-        for label in self.preferred_levels(trial.statement.cluster()) {
+        for label in levels.preferred(trial.statement.cluster(), within) {
             for within in &required {
-                scopes.extend(self.domains(trial, &label, &unit.claims, None, *within).into_iter().map(Some));
+                scopes.extend(self.domains(trial, &label, claims, sub_group, *within).into_iter().map(Some));
             }
         }
         scopes.extend(required);
         scopes
-    }
-
-    /// The preferred level, and the levels around it that are within the required one, from the inside out.
-    fn preferred_levels(&self, cluster: &Cluster) -> Vec<String> {
-        let topology = cluster.topology();
-        let number = |label: &Option<String>| label.as_ref().and_then(|label| topology.level(label));
-        let Some(preferred) = number(&self.spread.preferred_level) else { return Vec::new() };
-        let outermost = number(&self.spread.required_level).map_or(0, |required| required + 1);
-        let labels = topology.levels().iter().take(preferred + 1).skip(outermost.min(preferred));
-        labels.rev().cloned().collect()
     }
 
     /// The domains of a level, within another domain, in which members can be placed that must be in one domain: the
@@ -124,7 +176,7 @@ impl Rules {
         label: &str,
         claims: &[ClaimId],
         sub_group: Option<&str>,
-        within: Option<DomainId>,
+        within: Scope,
     ) -> Vec<DomainId> {
         let cluster = trial.statement.cluster();
         let Some(level) = cluster.topology().level(label) else { return Vec::new() };
@@ -155,24 +207,19 @@ impl Rules {
         placed.filter_map(|member| cluster.allocation(member)).map(|allocation| allocation.node).next()
     }
 
-    /// Places members within a domain: first each sub-group that must be in one domain of a level, then the rest. If
-    /// one finds no room, the one before it goes on to its next domain.
-    fn place_within(
-        &self,
-        trial: &mut Placing<'_, '_>,
-        claims: &[ClaimId],
-        within: Option<DomainId>,
-    ) -> Result<(), Unplaceable> {
+    /// Places members within a domain: first each sub-group that must be, or should be, in one domain of a level, then
+    /// the rest. If one finds no room, the one before it goes on to its next domain.
+    fn place_within(&self, trial: &mut Placing<'_, '_>, claims: &[ClaimId], within: Scope) -> Result<(), Unplaceable> {
         let (parts, rest) = self.parts(trial, claims, within);
-        // The placed parts: for each, the savepoint before it and the domains that it has not tried.
-        let mut begun: Vec<(Savepoint, IntoIter<DomainId>)> = Vec::new();
+        // The placed parts: for each, the savepoint before it and the places that it has not tried.
+        let mut begun: Vec<(Savepoint, IntoIter<Scope>)> = Vec::new();
         let mut first_obstacle = None;
         let mut ways_left = WAYS_MAX;
         loop {
             let obstacle = match parts.get(begun.len()) {
                 Some(part) => {
-                    let domains = self.domains_of(trial, part, within).into_iter();
-                    begun.push((trial.statement.savepoint(), domains));
+                    let scopes = self.scopes_of(trial, part, within).into_iter();
+                    begun.push((trial.statement.savepoint(), scopes));
                     self.go_on(trial, &parts, &mut begun).err()
                 }
                 None => match self.place_rest(trial, &rest, within) {
@@ -208,14 +255,14 @@ impl Rules {
         &self,
         trial: &mut Placing<'_, '_>,
         parts: &[Part],
-        begun: &mut Vec<(Savepoint, IntoIter<DomainId>)>,
+        begun: &mut Vec<(Savepoint, IntoIter<Scope>)>,
     ) -> Result<(), Unplaceable> {
         let number = begun.len().saturating_sub(1);
-        let (Some(part), Some((start, domains))) = (parts.get(number), begun.last_mut()) else { return Ok(()) };
+        let (Some(part), Some((start, scopes))) = (parts.get(number), begun.last_mut()) else { return Ok(()) };
         let mut last = Unplaceable::Topology { claim: part.first };
         trial.statement.rollback(*start);
-        for domain in domains {
-            match self.place_each(trial, &part.claims, Some(domain), None) {
+        for scope in scopes {
+            match self.place_each(trial, &part.claims, scope, None) {
                 Ok(()) => return Ok(()),
                 Err(obstacle) => last = obstacle,
             }
@@ -225,14 +272,9 @@ impl Rules {
         Err(last)
     }
 
-    /// The members that must be in one domain of a level, by sub-group, with the fewest domains to choose from first;
-    /// and the rest of the members.
-    fn parts(
-        &self,
-        trial: &mut Placing<'_, '_>,
-        claims: &[ClaimId],
-        within: Option<DomainId>,
-    ) -> (Vec<Part>, Vec<ClaimId>) {
+    /// The members that must be, or should be, in one domain of a level, by sub-group, with the fewest places to choose
+    /// from first; and the rest of the members.
+    fn parts(&self, trial: &mut Placing<'_, '_>, claims: &[ClaimId], within: Scope) -> (Vec<Part>, Vec<ClaimId>) {
         let mut rest = Vec::new();
         let mut by_sub_group: BTreeMap<usize, Vec<ClaimId>> = BTreeMap::new();
         for claim in claims {
@@ -248,7 +290,7 @@ impl Rules {
             let wanted = wanted(trial.statement.cluster(), &claims);
             let mut part = Part { sub_group, claims, first, wanted, choices: Vec::new() };
             if !is_alone {
-                part.choices = self.domains_of(trial, &part, within);
+                part.choices = self.scopes_of(trial, &part, within);
             }
             parts.push(part);
         }
@@ -256,20 +298,15 @@ impl Rules {
         (parts, rest)
     }
 
-    /// The domains in which a part can be placed in the present state.
-    fn domains_of(&self, trial: &mut Placing<'_, '_>, part: &Part, within: Option<DomainId>) -> Vec<DomainId> {
-        let Some(label) = self.levels.get(part.sub_group).and_then(Option::as_deref) else { return Vec::new() };
+    /// Where a part can be placed in the present state.
+    fn scopes_of(&self, trial: &mut Placing<'_, '_>, part: &Part, within: Scope) -> Vec<Scope> {
+        let Some(levels) = self.levels.get(part.sub_group) else { return Vec::new() };
         let first = trial.statement.cluster().claim(part.first);
         let sub_group = first.and_then(|claim| claim.sub_group.clone());
-        self.domains(trial, label, &part.claims, sub_group.as_deref(), within)
+        self.scopes(trial, levels, &part.claims, sub_group.as_deref(), within)
     }
 
-    fn place_rest(
-        &self,
-        trial: &mut Placing<'_, '_>,
-        rest: &[ClaimId],
-        within: Option<DomainId>,
-    ) -> Result<(), Unplaceable> {
+    fn place_rest(&self, trial: &mut Placing<'_, '_>, rest: &[ClaimId], within: Scope) -> Result<(), Unplaceable> {
         if self.spread.strategy == PlacementStrategy::SingleNode {
             return self.place_on_one_node(trial, rest, within);
         }
@@ -283,7 +320,7 @@ impl Rules {
 
     /// Places members in free room of few domains of the preferred level, if one domain was not enough for them.
     /// Returns whether all found room; if not, some of them may be placed.
-    fn place_in_few(&self, trial: &mut Placing<'_, '_>, claims: &[ClaimId], within: Option<DomainId>) -> bool {
+    fn place_in_few(&self, trial: &mut Placing<'_, '_>, claims: &[ClaimId], within: Scope) -> bool {
         let topology = trial.statement.cluster().topology();
         let level = self.spread.preferred_level.as_ref().and_then(|label| topology.level(label));
         let outer = within.map(|id| topology.domain(id).map_or(usize::MAX, Domain::level));
@@ -310,7 +347,7 @@ impl Rules {
     fn sub_group_with_level(&self, cluster: &Cluster, claim: ClaimId) -> Option<usize> {
         let name = cluster.claim(claim)?.sub_group.as_deref()?;
         let number = cluster.group(self.group)?.sub_group(Some(name))? as usize;
-        self.levels.get(number)?.as_ref().map(|_| number)
+        self.levels.get(number)?.has_any().then_some(number)
     }
 
     /// Places members on one node: the node of the placed members, if there are any.
@@ -318,7 +355,7 @@ impl Rules {
         &self,
         trial: &mut Placing<'_, '_>,
         claims: &[ClaimId],
-        within: Option<DomainId>,
+        within: Scope,
     ) -> Result<(), Unplaceable> {
         let Some(first) = claims.first() else { return Ok(()) };
         let cluster = trial.statement.cluster();
@@ -357,7 +394,7 @@ impl Rules {
         &self,
         trial: &mut Placing<'_, '_>,
         claims: &[ClaimId],
-        within: Option<DomainId>,
+        within: Scope,
         only: Option<NodeId>,
     ) -> Result<(), Unplaceable> {
         let mut members = MemberNodes::of(trial.statement.cluster(), self.group);
