@@ -3,6 +3,7 @@
 
 mod facts;
 mod kind;
+mod network;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use crate::pod::WORKLOAD_REF;
 
 pub(crate) use facts::{GangFacts, GroupPriority, SharedClaim};
 pub(crate) use kind::{Address, GangKind};
+pub(crate) use network::Network;
 
 /// Instead of a gang's name: the pod starts by itself, whatever it belongs to.
 const NONE: &str = "none";
@@ -50,6 +52,8 @@ const RAY_CLUSTER: &str = "ray.io/cluster";
 /// cluster do not have the label, and the pod that cleans up after the cluster has another value.
 const RAY_NODE: &str = "ray.io/node-type";
 const RAY_NODES: [&str; 2] = ["head", "worker"];
+/// The label of the pods of a Ray cluster that names their group: that of the head, or one of the groups of workers.
+const RAY_GROUP: &str = "ray.io/group";
 /// The labels of pods that name their job, of Kubeflow's training operator or its MPI operator, and the operator.
 const TRAINING_JOB: &str = "training.kubeflow.org/job-name";
 const TRAINING_OPERATOR: &str = "training.kubeflow.org/operator-name";
@@ -208,7 +212,7 @@ pub(crate) fn of_workload(labels: &Texts, annotations: &Texts, owners: &[OwnerRe
     }
     let is_ray_node = labels.get(RAY_NODE).is_some_and(|node| RAY_NODES.contains(&node.as_str()));
     if let (Some(name), true) = (labels.get(RAY_CLUSTER), is_ray_node) {
-        return Some(of_object(GangKind::RayCluster, name));
+        return Some(Gang { sub_group: labels.get(RAY_GROUP).cloned(), ..of_object(GangKind::RayCluster, name) });
     }
     let name = labels.get(TRAINING_JOB)?;
     let owner = owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.kind.as_str());

@@ -40,6 +40,7 @@ mod extender;
 mod gang;
 mod group_report;
 mod kai_queue;
+mod kai_words;
 mod lease;
 mod left_over;
 mod mirror;

@@ -105,6 +105,8 @@ pub(crate) struct Mirror {
     changed_nodes: BTreeSet<String>,
     /// UIDs of the pods that were looked at, or forgotten, since the report on pods was made last.
     to_report: BTreeSet<String>,
+    /// Labels of nodes, the outermost level first.
+    topology: Vec<String>,
     told: Vec<Observation>,
     /// The number of the first observation of `told` that happens at the same moment as those after it.
     together_from: Option<usize>,
@@ -226,6 +228,7 @@ impl Mirror {
             changed_pods: BTreeSet::new(),
             changed_nodes: BTreeSet::new(),
             to_report: BTreeSet::new(),
+            topology: topology.to_vec(),
             told: vec![Observation::Topology(topology.to_vec())],
             together_from: None,
             answers: Vec::new(),

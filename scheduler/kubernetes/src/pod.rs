@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{
 use crate::budget::Standing;
 use crate::dra::User;
 use crate::gang::{self, Gang};
+use crate::kai_words::{KaiWords, Preemptibility};
 use crate::one_per_node;
 use crate::peers::PeerRules;
 use crate::placement;
@@ -23,10 +24,8 @@ use crate::workload::Workload;
 
 pub(crate) use seen::{SeenPod, WORKLOAD_REF};
 
-/// The label that says whether a pod may be evicted for others: `true` or `false`.
+/// The label that says whether a pod may be evicted for others: `true` or `false`. It goes before KAI's.
 const PREEMPTIBLE: &str = "aliquot.dev/preemptible";
-/// KAI's name for it: `preemptible` or `non-preemptible`.
-const KAI_PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
 /// What the claim for a pod's extended resources is called. No claim in a pod's specification can have this name.
 pub(crate) const EXTENDED_RESOURCES: &str = "extended resources";
 
@@ -75,7 +74,10 @@ pub(crate) struct PodFacts {
     pub(crate) apart_from: Option<Gang>,
     pub(crate) queue: Option<String>,
     pub(crate) priority: i32,
-    pub(crate) is_preemptible: bool,
+    /// Which pods of its group may be evicted for others, as its labels say.
+    pub(crate) preemptibility: Option<Preemptibility>,
+    /// See [`PodFacts::kai_words`]. Most pods say nothing in these words.
+    pub(crate) kai_words: Option<Box<KaiWords>>,
     /// No pod is to be evicted for it. For their own pods, other schedulers decide that.
     pub(crate) never_preempts: bool,
     /// The features that its node must declare.
@@ -122,6 +124,7 @@ impl PodFacts {
         let gang = is_own.then(|| gang::of_pod(&spec, workload.as_deref(), &labels, &annotations, &owners)).flatten();
         let apart_from = gang::apart_from(gang.as_ref(), &labels, &annotations, &owners);
         let of_workload = gang::of_workload(&labels, &annotations, &owners);
+        let kai_words = is_own.then(|| KaiWords::of(&labels, &annotations)).filter(|words| *words != KaiWords::NONE);
         let controller = owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone());
         Some(PodFacts {
             uid: metadata.uid?,
@@ -144,7 +147,8 @@ impl PodFacts {
             apart_from,
             queue: queue_of(&labels).cloned(),
             priority,
-            is_preemptible: is_preemptible(&labels, priority),
+            preemptibility: preemptibility(&labels),
+            kai_words: kai_words.map(Box::new),
             never_preempts: !is_own || spec.preemption_policy.as_deref() == Some("Never"),
             nominated: status.nominated_node_name.clone().filter(|node| !node.is_empty()),
             said: said(&status),
@@ -182,14 +186,19 @@ impl PodFacts {
         self.spec.scheduling_group.as_ref()?.pod_group_name.as_deref().filter(|name| !name.is_empty())
     }
 
+    /// What it says of its group in KAI's words. Those of other schedulers' pods are not read.
+    pub(crate) fn kai_words(&self) -> &KaiWords {
+        self.kai_words.as_deref().unwrap_or(&KaiWords::NONE)
+    }
+
     /// Whether it has ended without success.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_ended && self.succeeded_ms.is_none()
     }
 
-    /// Whether it may be evicted for others if it has this priority.
+    /// Whether it may be evicted for others if it starts by itself with this priority.
     pub(crate) fn is_preemptible_at(&self, priority: i32) -> bool {
-        is_preemptible(&self.labels, priority)
+        PriorityClass::is_preemptible(priority, self.preemptibility.map(|of| of.lets_minimum_go(1)))
     }
 
     /// The pod as a user of claims.
@@ -208,10 +217,9 @@ fn generation(text: &str) -> Option<Generation> {
     Some(Generation { term: term.parse().ok()?, number: number.parse().ok()? })
 }
 
-fn is_preemptible(labels: &BTreeMap<String, String>, priority: i32) -> bool {
-    let own = labels.get(PREEMPTIBLE).map(|text| text == "true");
-    let of_kai = labels.get(KAI_PREEMPTIBILITY).map(|text| text == "preemptible");
-    PriorityClass::is_preemptible(priority, own.or(of_kai))
+fn preemptibility(labels: &BTreeMap<String, String>) -> Option<Preemptibility> {
+    let of = |text: &String| if text == "true" { Preemptibility::All } else { Preemptibility::None };
+    labels.get(PREEMPTIBLE).map(of).or_else(|| Preemptibility::of(labels))
 }
 
 /// What a pod's containers, labels and annotations ask for. Init containers stand behind the others, as on the node.
@@ -350,11 +358,16 @@ mod tests {
     fn labels_go_before_the_priority_in_what_may_be_evicted() {
         let of = |labels: Value, priority: i32| {
             let spec = json!({"containers": [], "priority": priority});
-            facts(json!({"metadata": {"labels": labels}, "spec": spec})).is_preemptible
+            facts(json!({"metadata": {"labels": labels}, "spec": spec})).is_preemptible_at(priority)
         };
         assert!(of(json!({}), 0) && of(json!({}), 99) && !of(json!({}), 100));
         assert!(!of(json!({"aliquot.dev/preemptible": "false"}), 0));
-        assert!(of(json!({"kai.scheduler/preemptibility": "preemptible"}), 200));
+        let kai = |word: &str| json!({"kai.scheduler/preemptibility": word});
+        assert!(of(kai("preemptible"), 200) && !of(kai("non-preemptible"), 0));
+        assert!(!of(kai("semi-preemptible"), 0), "it is all of the minimum that it needs");
+        assert!(of(kai("sometimes"), 0) && !of(kai("sometimes"), 200), "KAI knows no such word");
+        let both = json!({"aliquot.dev/preemptible": "true", "kai.scheduler/preemptibility": "non-preemptible"});
+        assert!(of(both, 200));
         assert!(!of(json!({"aliquot.dev/preemptible": "true"}), 1_000_000), "a pod of ml-critical");
     }
 

@@ -2,15 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_api_server::queue_of;
 use aliquot_scheduler_core::{GroupPlacement, SubGroup};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::{Gang, GangKind};
+use super::{Gang, GangKind, Network};
+use crate::kai_words::{KaiWords, Preemptibility};
 use crate::queue::milliseconds;
 
 /// The parts of a group of a LeaderWorkerSet.
 pub(super) const LEADER: &str = "leader";
 pub(super) const WORKERS: &str = "workers";
+/// What Ray's pods call the group of the head.
+const RAY_HEAD: &str = "headgroup";
+/// The label of a Ray cluster that names its priority class.
+const RAY_CLASS: &str = "ray.io/priority-class-name";
 
 /// How many pods start together, and how they are treated.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,15 +33,21 @@ pub(crate) struct GangFacts {
     /// gang of its own.
     pub(crate) parts: BTreeMap<String, u32>,
     pub(crate) spread: GroupPlacement,
+    /// Where its pods may be, in Volcano's words.
+    pub(crate) network: Option<Network>,
     pub(crate) queue: Option<String>,
     /// Its priority counts for its pods, instead of theirs; `None`: it says none.
     pub(crate) priority: Option<GroupPriority>,
+    /// The priority class that a label of the object names. It counts if `priority` is `None` and if there is such a
+    /// class.
+    pub(crate) labelled_class: Option<String>,
     /// Whether no pod is evicted for it; `None`: it does not say.
     pub(crate) never_preempts: Option<bool>,
     /// Its pods may be evicted only all together.
     pub(crate) is_evicted_whole: bool,
-    pub(crate) is_preemptible: Option<bool>,
-    pub(crate) preemption_delay_ms: u64,
+    /// Which of its pods may be evicted for others; `None`: it does not say.
+    pub(crate) preemptibility: Option<Preemptibility>,
+    pub(crate) preemption_delay_ms: Option<u64>,
     /// How long fewer pods than needed may run on; `None`: it does not say. `Some(None)`: for ever.
     pub(crate) staleness_grace_ms: Option<Option<u64>>,
 }
@@ -64,23 +77,58 @@ impl GangFacts {
             sub_groups: Vec::new(),
             parts: BTreeMap::new(),
             spread: GroupPlacement::default(),
+            network: None,
             queue: None,
             priority: None,
+            labelled_class: None,
             never_preempts: None,
             is_evicted_whole: false,
-            is_preemptible: None,
-            preemption_delay_ms: 0,
+            preemptibility: None,
+            preemption_delay_ms: None,
             staleness_grace_ms: None,
         }
     }
 
-    /// What an object of this kind says. `uid`: the object's.
+    /// What an object of this kind says. Labels and annotations count where its specification says nothing.
     ///
     /// # Errors
     /// What it asks for that is not supported.
-    pub(crate) fn of(kind: GangKind, uid: &str, object: &Value) -> Result<GangFacts, String> {
-        let facts = GangFacts::said(kind, &object["spec"])?;
-        Ok(GangFacts { uid: uid.to_owned(), ..facts })
+    pub(crate) fn of(kind: GangKind, metadata: &ObjectMeta, spec: &Value) -> Result<GangFacts, String> {
+        let said = GangFacts::said(kind, spec)?;
+        let nothing = BTreeMap::new();
+        let labels = metadata.labels.as_ref().unwrap_or(&nothing);
+        let mut words = KaiWords::of(labels, metadata.annotations.as_ref().unwrap_or(&nothing));
+        if let (GangKind::RayCluster, Some(class)) = (kind, labels.get(RAY_CLASS)) {
+            words.class = Some(class.clone());
+        }
+        Ok(GangFacts {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            queue: said.queue.clone().or_else(|| queue_of(labels).filter(|queue| !queue.is_empty()).cloned()),
+            preemptibility: said.preemptibility.or_else(|| Preemptibility::of(labels)),
+            ..said.or_in_words(&words)
+        })
+    }
+
+    /// The same, and what these words say where it says nothing.
+    pub(crate) fn or_in_words(self, words: &KaiWords) -> GangFacts {
+        let KaiWords { class, required_level, preferred_level, preemption_delay_ms, staleness_grace_ms } =
+            words.clone();
+        GangFacts {
+            labelled_class: self.labelled_class.or(class),
+            spread: GroupPlacement {
+                required_level: self.spread.required_level.or(required_level),
+                preferred_level: self.spread.preferred_level.or(preferred_level),
+                ..self.spread
+            },
+            preemption_delay_ms: self.preemption_delay_ms.or(preemption_delay_ms),
+            staleness_grace_ms: self.staleness_grace_ms.or(staleness_grace_ms),
+            ..self
+        }
+    }
+
+    /// The number of pods that must start together.
+    pub(crate) fn minimum(&self) -> u32 {
+        self.sub_groups.iter().map(|of| of.min_members).fold(0, u32::saturating_add).max(self.min_members)
     }
 
     /// The same for a gang with pods that say themselves how many they are. A group of a LeaderWorkerSet keeps its size
@@ -116,13 +164,13 @@ impl GangFacts {
             GangKind::Coscheduling => Ok(GangFacts::new(count(&spec["minMember"], 1))),
             GangKind::JobSet => Ok(job_set(spec)),
             GangKind::LeaderWorkerSet => Ok(leader_worker_set(spec)),
-            GangKind::RayCluster => Ok(GangFacts::new(ray_cluster(spec))),
+            GangKind::RayCluster => Ok(ray_cluster(spec)),
             GangKind::PyTorchJob
             | GangKind::TfJob
             | GangKind::MpiJob
             | GangKind::XgBoostJob
             | GangKind::PaddleJob
-            | GangKind::JaxJob => Ok(GangFacts::new(training_job(spec))),
+            | GangKind::JaxJob => Ok(training_job(spec)),
         }
     }
 }
@@ -203,21 +251,30 @@ fn kai(spec: &Value) -> Result<GangFacts, String> {
     facts.spread.preferred_level = text(&spec["topologyConstraint"]["preferredTopologyLevel"]);
     facts.queue = text(&spec["queue"]);
     facts.priority = class_of(spec);
-    facts.is_preemptible = text(&spec["preemptibility"]).map(|word| word == "preemptible");
-    facts.preemption_delay_ms = text(&spec["preemptionDelay"]).and_then(|text| milliseconds(&text)).unwrap_or(0);
+    facts.preemptibility = match text(&spec["preemptibility"]) {
+        None => None,
+        Some(word) => {
+            let known = Preemptibility::named(&word);
+            Some(known.ok_or_else(|| format!("preemptibility {word:?} is not supported"))?)
+        }
+    };
+    facts.preemption_delay_ms = text(&spec["preemptionDelay"]).and_then(|text| milliseconds(&text));
     // A negative duration: for ever.
     facts.staleness_grace_ms = text(&spec["stalenessGracePeriod"]).map(|text| milliseconds(&text));
     Ok(facts)
 }
 
 fn volcano(spec: &Value) -> Result<GangFacts, String> {
-    if spec["networkTopology"]["mode"] == "hard" {
-        return Err("a hard networkTopology is not supported".into());
-    }
     let mut facts = GangFacts::new(count(&spec["minMember"], 1));
+    facts.network = Network::of(spec)?;
     for (name, least) in spec["minTaskMember"].as_object().into_iter().flatten() {
         let (name, min_members) = (name.clone(), count(least, 0));
         facts.sub_groups.push(SubGroup { name, min_members, ..SubGroup::default() });
+    }
+    if facts.minimum() > facts.min_members {
+        // Volcano's Jobs have a number for each task, all its pods if nothing is said. If the number for all tasks
+        // together is less, any pods will do.
+        facts.sub_groups.iter_mut().for_each(|task| task.min_members = 0);
     }
     // Volcano writes `default` if no queue was chosen.
     facts.queue = text(&spec["queue"]).filter(|queue| queue != "default");
@@ -253,7 +310,9 @@ fn leader_worker_set(spec: &Value) -> GangFacts {
 
 /// The head and the least of each kind of workers. More may follow. As many workers are made as `replicas` says, within
 /// the bounds of `minReplicas` and `maxReplicas`. An autoscaler changes `replicas` at any time.
-fn ray_cluster(spec: &Value) -> u32 {
+///
+/// Each group with a topology of its own, by annotations of its pods, is a sub-group.
+fn ray_cluster(spec: &Value) -> GangFacts {
     let is_scaled = spec["enableInTreeAutoscaling"] == true;
     let workers_of = |group: &Value| {
         if group["suspend"] == true {
@@ -266,11 +325,34 @@ fn ray_cluster(spec: &Value) -> u32 {
         };
         replicas.saturating_mul(count(&group["numOfHosts"], 1).max(1))
     };
-    items(&spec["workerGroupSpecs"]).iter().map(workers_of).fold(1, u32::saturating_add)
+    let workers = items(&spec["workerGroupSpecs"]);
+    let sub_group = |name: Option<String>, min_members: u32, of_group: &Value| {
+        let annotations = &of_group["template"]["metadata"]["annotations"];
+        let annotations: BTreeMap<String, String> = serde_json::from_value(annotations.clone()).unwrap_or_default();
+        let KaiWords { required_level, preferred_level, .. } = KaiWords::of(&BTreeMap::new(), &annotations);
+        let has_level = required_level.is_some() || preferred_level.is_some();
+        name.filter(|_| has_level).map(|name| SubGroup { name, min_members, required_level, preferred_level })
+    };
+    let head = sub_group(Some(RAY_HEAD.to_owned()), 1, &spec["headGroupSpec"]);
+    let of_workers = |of_group: &Value| sub_group(text(&of_group["groupName"]), workers_of(of_group), of_group);
+    GangFacts {
+        sub_groups: head.into_iter().chain(workers.iter().filter_map(of_workers)).collect(),
+        ..GangFacts::new(workers.iter().map(workers_of).fold(1, u32::saturating_add))
+    }
+}
+
+/// A job of Kubeflow. Where gangs are left to the operator, it makes a PodGroup with the same words.
+fn training_job(spec: &Value) -> GangFacts {
+    let policy = &spec["runPolicy"]["schedulingPolicy"];
+    GangFacts {
+        queue: text(&policy["queue"]),
+        priority: text(&policy["priorityClass"]).map(GroupPriority::Class),
+        ..GangFacts::new(training_pods(spec))
+    }
 }
 
 /// All replicas of a job of Kubeflow, or as many as it says.
-fn training_job(spec: &Value) -> u32 {
+fn training_pods(spec: &Value) -> u32 {
     if let Some(least) = spec["runPolicy"]["schedulingPolicy"]["minAvailable"].as_u64() {
         return u32::try_from(least).unwrap_or(u32::MAX);
     }
@@ -287,11 +369,11 @@ fn training_job(spec: &Value) -> u32 {
     of_roles.map(pods_of).fold(0, u32::saturating_add)
 }
 
-fn items(value: &Value) -> &[Value] {
+pub(super) fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn text(value: &Value) -> Option<String> {
+pub(super) fn text(value: &Value) -> Option<String> {
     value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
@@ -349,8 +431,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!((kai.min_members, kai.sub_groups.len(), kai.sub_groups[1].min_members), (0, 2, 3));
-        assert_eq!((kai.queue.as_deref(), kai.is_preemptible), (Some("q"), Some(false)));
-        assert_eq!((kai.preemption_delay_ms, kai.staleness_grace_ms), (90_000, Some(None)));
+        assert_eq!((kai.queue.as_deref(), kai.preemptibility), (Some("q"), Some(Preemptibility::None)));
+        assert_eq!((kai.preemption_delay_ms, kai.staleness_grace_ms), (Some(90_000), Some(None)));
         assert_eq!(kai.spread.preferred_level.as_deref(), Some("rack"));
         let volcano =
             facts(GangKind::Volcano, json!({"minMember": 3, "minTaskMember": {"ps": 1, "worker": 2}})).unwrap();
@@ -385,7 +467,8 @@ mod tests {
         for (kind, spec, said) in [
             (GangKind::Native, json!({"parentCompositePodGroupName": "p"}), "groups of PodGroups"),
             (GangKind::Kai, json!({"subGroups": [{"name": "s", "parent": "p"}]}), "\"s\""),
-            (GangKind::Volcano, json!({"networkTopology": {"mode": "hard"}}), "networkTopology"),
+            (GangKind::Kai, json!({"preemptibility": "sometimes"}), "preemptibility \"sometimes\""),
+            (GangKind::Volcano, json!({"subGroupPolicy": [{"name": "p", "minSubGroups": 1}]}), "subGroupPolicy \"p\""),
             (GangKind::Native, json!({"preemptionPolicy": "Sometimes"}), "\"Sometimes\""),
             (GangKind::Native, json!({"disruptionMode": {"some": {}}}), "disruptionMode {\"some\":{}}"),
             (

@@ -1,13 +1,15 @@
 //! Gangs: pods that start together or not at all.
 
 mod members;
+mod minimum;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::{PodGroup, PriorityClass, SubGroup};
+use aliquot_scheduler_core::{GroupPlacement, PodGroup, PriorityClass, SubGroup};
 
 use members::Members;
+use minimum::{minimum_of, preemptibility};
 use told::Described;
 
 use super::precedence::Precedence;
@@ -98,9 +100,14 @@ impl Mirror {
         of_kind.map(|(_, (namespace, name))| (namespace.as_str(), name.as_str()))
     }
 
-    /// The pods of all groups that name a PriorityClass are looked at again.
+    /// The pods of all groups that name a PriorityClass are looked at again, and those with a label that names it.
     pub(super) fn groups_of_class_changed(&mut self, class: &str) {
-        let names_it = |of: &GangFacts| matches!(&of.priority, Some(GroupPriority::Class(name)) if name == class);
+        let names_it = |of: &GangFacts| {
+            matches!(&of.priority, Some(GroupPriority::Class(name)) if name == class)
+                || of.labelled_class.as_deref() == Some(class)
+        };
+        let labelled = self.pods.iter().filter(|(_, pod)| pod.facts.kai_words().class.as_deref() == Some(class));
+        self.changed_pods.extend(labelled.map(|(uid, _)| uid.clone()));
         let objects = self.gangs.objects.iter().filter(|(_, of)| of.as_ref().is_ok_and(names_it));
         let pods = objects.filter_map(|(key, _)| self.gangs.pods.get(key)).flatten();
         self.changed_pods.extend(pods.cloned());
@@ -116,7 +123,7 @@ impl Mirror {
             self.gangs.pods.entry(key).or_default().insert(facts.uid.clone());
         }
         if facts.has_ended {
-            self.pods_evicted_whole_changed(facts);
+            self.minimum_has_room(facts);
         }
         for gang in gangs_of(facts) {
             let members = self.gangs.members.entry(name_of(facts, gang)).or_default();
@@ -146,18 +153,9 @@ impl Mirror {
         self.gangs.recounted.extend(groups.collect::<Vec<_>>());
     }
 
-    /// A pod is a member no more. Where pods are evicted only together, another one may be one of them now.
-    fn pods_evicted_whole_changed(&mut self, facts: &PodFacts) {
-        for key in objects_of(facts) {
-            if self.gangs.objects.get(&key).is_some_and(|of| of.as_ref().is_ok_and(|of| of.is_evicted_whole)) {
-                self.pods_of_gang_changed(&key);
-            }
-        }
-    }
-
     /// Removes a pod from the pods of its gang's object: the pod is gone, or names another object now.
     pub(super) fn leave_object_of_gang(&mut self, facts: &PodFacts) {
-        self.pods_evicted_whole_changed(facts);
+        self.minimum_has_room(facts);
         for key in objects_of(facts) {
             if let Some(pods) = self.gangs.pods.get_mut(&key) {
                 pods.remove(&facts.uid);
@@ -198,16 +196,25 @@ impl Mirror {
             Some(Err(problem)) => return Err(problem.clone()),
         };
         let (kind, name) = match &gang.source {
-            Source::Pods(size) => return Ok(Some((gang, GangFacts::new(*size)))),
+            Source::Pods(size) => {
+                let of_gang = GangFacts::new(*size).or_in_words(facts.kai_words());
+                let checked = self.check_within_minimum(facts, gang, &of_gang);
+                checked.map_err(|why| format!("it is in gang {:?}: {why}", gang.name))?;
+                return Ok(Some((gang, of_gang)));
+            }
             Source::Object(kind, name) => (*kind, name),
         };
         let full_name = kind.full_name(name);
         match self.gangs.objects.get(&(kind, (facts.namespace.clone(), name.clone()))) {
             Some(Ok(of_gang)) => {
-                let checked =
-                    self.precedence(facts, of_gang).and_then(|_| self.check_evicted_whole(facts, gang, of_gang));
-                checked.map_err(|why| format!("it is in {full_name}: {why}"))?;
-                Ok(Some((gang, of_gang.clone().of_size(gang.size))))
+                let of_gang = of_gang.clone().of_size(gang.size);
+                let checked = || {
+                    self.precedence(facts, &of_gang)?;
+                    self.placement_of(facts, &of_gang)?;
+                    self.check_within_minimum(facts, gang, &of_gang)
+                };
+                checked().map_err(|why| format!("it is in {full_name}: {why}"))?;
+                Ok(Some((gang, of_gang)))
             }
             Some(Err(problem)) => Err(format!("it is in {full_name}: {problem}")),
             None => match self.gangs.access.get(&kind).copied().unwrap_or_default() {
@@ -237,28 +244,18 @@ impl Mirror {
         Some((facts.namespace.clone(), of_gang.name_of_group(gang)))
     }
 
-    /// Checks that a pod is among those of its group that can be evicted together. As many are as start together; the
-    /// others of a group are evicted one by one.
+    /// Where a group's pods may be.
     ///
     /// # Errors
-    /// The group has more pods, and wants them to be evicted only together.
-    fn check_evicted_whole(&self, facts: &PodFacts, gang: &Gang, of_gang: &GangFacts) -> Result<(), String> {
-        let Source::Object(kind, name) = &gang.source else { return Ok(()) };
-        if !of_gang.is_evicted_whole || facts.node.is_some() {
-            return Ok(());
+    /// The topology lacks a tier that the group names.
+    fn placement_of(&self, facts: &PodFacts, of_gang: &GangFacts) -> Result<GroupPlacement, String> {
+        match of_gang.network.as_ref().map(|network| network.placement(&self.topology)) {
+            None => Ok(of_gang.spread.clone()),
+            Some(Ok(near)) => Ok(near),
+            // A bound pod stays in its group whatever the levels are now.
+            Some(Err(_)) if facts.node.is_some() => Ok(GroupPlacement::default()),
+            Some(Err(why)) => Err(why),
         }
-        let others = self.pods_of_object(*kind, &facts.namespace, name);
-        let turn = |of: &PodFacts| (of.node.is_none(), of.created_ms, of.uid.clone());
-        // Those that have succeeded are not evicted any more, but the group needs so many less.
-        let before = others.filter(|other| !other.facts.has_failed() && turn(&other.facts) < turn(facts)).count();
-        let most = of_gang.min_members;
-        if u32::try_from(before).is_ok_and(|before| before < most) {
-            return Ok(());
-        }
-        Err(format!(
-            "its disruptionMode lets its pods be evicted only all together, which is supported for as many as minCount \
-             says, {most}, and it has more"
-        ))
     }
 
     /// The pod group that a pod is in: its gang, or a group of its own if no pod may be evicted for it at first, or
@@ -266,14 +263,16 @@ impl Mirror {
     pub(super) fn group_of(&self, facts: &PodFacts) -> Option<PodGroup> {
         let nothing_special = PolicyFacts::default();
         let policy = self.policy_of(facts).ok().flatten().unwrap_or(&nothing_special);
+        let Precedence { priority, never_preempts } = self.own_precedence(facts);
+        let said_delay_ms = facts.kai_words().preemption_delay_ms.unwrap_or(0);
         let own = PodGroup {
             name: format!("pod/{}", facts.name),
             namespace: facts.namespace.clone(),
             queue: self.queue_of(facts),
-            priority: facts.priority,
-            preemptible: facts.is_preemptible,
+            priority,
+            preemptible: facts.is_preemptible_at(priority),
             min_runtime_ms: policy.min_runtime_ms,
-            preemption_delay_ms: if facts.never_preempts { NEVER_MS } else { policy.preemption_delay_ms },
+            preemption_delay_ms: if never_preempts { NEVER_MS } else { policy.preemption_delay_ms.max(said_delay_ms) },
             staleness_grace_ms: Some(STALENESS_GRACE_MS),
             min_members: 1,
             ..PodGroup::default()
@@ -295,19 +294,20 @@ impl Mirror {
         };
         let Precedence { priority, never_preempts } = self.precedence(facts, &of_gang).ok()?;
         let own_delay_ms = if never_preempts { NEVER_MS } else { policy.preemption_delay_ms };
-        let preemptible = match of_gang.is_preemptible {
-            None => facts.is_preemptible_at(priority),
-            said => PriorityClass::is_preemptible(priority, said),
-        };
+        let said = preemptibility(facts, &of_gang).map(|of| of.lets_minimum_go(minimum_of(gang, &of_gang)));
+        let spread = self.placement_of(facts, &of_gang).ok()?;
         Some(PodGroup {
             name: of_gang.name_of_group(gang),
             priority,
-            preemptible,
-            preemption_delay_ms: own_delay_ms.max(of_gang.preemption_delay_ms),
-            staleness_grace_ms: of_gang.staleness_grace_ms.unwrap_or(own.staleness_grace_ms),
+            preemptible: PriorityClass::is_preemptible(priority, said),
+            preemption_delay_ms: own_delay_ms.max(of_gang.preemption_delay_ms.unwrap_or(said_delay_ms)),
+            staleness_grace_ms: of_gang
+                .staleness_grace_ms
+                .or(facts.kai_words().staleness_grace_ms)
+                .unwrap_or(own.staleness_grace_ms),
             min_members,
             sub_groups: of_gang.sub_groups.into_iter().map(sub_group).collect(),
-            spread: policy.spread_of(of_gang.spread),
+            spread: policy.spread_of(spread),
             ..own
         })
     }

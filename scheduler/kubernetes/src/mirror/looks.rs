@@ -6,6 +6,7 @@ use aliquot_scheduler_core::{Claim, DEFAULT_QUEUE, DeviceRequest, GroupPlacement
 use aliquot_scheduler_engine::DevicePart;
 
 use super::gangs::NEVER_MS;
+use super::precedence::Precedence;
 use super::{AboutDevices, Mirror};
 use crate::pod::PodFacts;
 
@@ -139,13 +140,16 @@ impl Mirror {
         }
         let queue = self.queue_of(&facts);
         let policy = self.policy_of(&facts)?.cloned().unwrap_or_default();
-        let preemption_delay_ms = if facts.never_preempts { NEVER_MS } else { policy.preemption_delay_ms };
+        let Precedence { priority, never_preempts } = self.own_precedence(&facts);
+        let preemptible = facts.is_preemptible_at(priority);
+        let delay_ms = policy.preemption_delay_ms.max(facts.kai_words().preemption_delay_ms.unwrap_or(0));
+        let preemption_delay_ms = if never_preempts { NEVER_MS } else { delay_ms };
         let group = (is_gang || preemption_delay_ms > 0).then(|| PodGroup {
             name: IMAGINED.to_owned(),
             namespace: facts.namespace.clone(),
             queue: queue.clone(),
-            priority: facts.priority,
-            preemptible: facts.is_preemptible,
+            priority,
+            preemptible,
             min_runtime_ms: policy.min_runtime_ms,
             preemption_delay_ms,
             min_members: if is_gang { count } else { 0 },
@@ -157,8 +161,8 @@ impl Mirror {
             request,
             namespace: facts.namespace.clone(),
             queue,
-            priority: facts.priority,
-            preemptible: facts.is_preemptible,
+            priority,
+            preemptible,
             min_runtime_ms: policy.min_runtime_ms,
             pod_group: group.as_ref().map(|group| group.name.clone()),
             ..Claim::default()

@@ -8,6 +8,7 @@ use aliquot_scheduler_engine::{Amounts, ClaimUid, DevicePart, Generation, NodeNa
 use super::chosen::only_on;
 use super::device_claims::HeldClaim;
 use super::gangs::sub_group_of;
+use super::precedence::Precedence;
 use super::reported::attribute_of;
 use super::{Instance, KnownPod, Means, Mirror, Told, attached, elastic_gpus, volumes};
 use crate::devices::{self, Ask};
@@ -377,13 +378,14 @@ impl Mirror {
         let Some(known) = self.pods.get(uid) else { return };
         let (facts, is_bound) = (&known.facts, known.instance.is_some());
         let group = self.group_of(facts);
+        let Precedence { priority, .. } = self.own_precedence(facts);
         let claim = Claim {
             name: facts.full_name(),
             request,
             namespace: facts.namespace.clone(),
             queue: self.queue_of(facts),
-            priority: group.as_ref().map_or(facts.priority, |group| group.priority),
-            preemptible: group.as_ref().map_or(facts.is_preemptible, |group| group.preemptible),
+            priority: group.as_ref().map_or(priority, |group| group.priority),
+            preemptible: group.as_ref().map_or_else(|| facts.is_preemptible_at(priority), |group| group.preemptible),
             immovable: is_immovable(facts, &means) || known.claim.as_ref().is_some_and(|told| told.claim.immovable),
             min_runtime_ms: self.policy_of(facts).ok().flatten().map_or(0, |policy| policy.min_runtime_ms),
             sub_group: group.as_ref().and_then(|group| sub_group_of(facts, group)),

@@ -57,19 +57,31 @@ impl Mirror {
         self.priority_classes.classes.keys().cloned().collect()
     }
 
-    /// How the pods of a group stand: as the group says, and where it does not, as the pod says itself.
+    /// How a pod stands that is in no group, or in one that says nothing of it: as a PriorityClass that its label names,
+    /// and otherwise as the pod says itself. Like KAI, this takes no notice of a label that names no PriorityClass.
+    pub(super) fn own_precedence(&self, facts: &PodFacts) -> Precedence {
+        let labelled = facts.kai_words().class.as_deref().and_then(|class| self.precedence_of_class(facts, class));
+        labelled.unwrap_or(Precedence { priority: facts.priority, never_preempts: facts.never_preempts })
+    }
+
+    fn precedence_of_class(&self, facts: &PodFacts, class: &str) -> Option<Precedence> {
+        let ClassFacts { value, never_preempts } = self.priority_classes.classes.get(class)?;
+        Some(Precedence { priority: *value, never_preempts: *never_preempts || facts.never_preempts })
+    }
+
+    /// How the pods of a group stand: as the group says, and where it does not, as its label says, the label of the pod,
+    /// or the pod itself.
     ///
     /// # Errors
     /// The class that the group names does not exist, or may not be read.
     pub(super) fn precedence(&self, facts: &PodFacts, of_gang: &GangFacts) -> Result<Precedence, String> {
         let own = Precedence { priority: facts.priority, never_preempts: facts.never_preempts };
+        let labelled = || of_gang.labelled_class.as_deref().and_then(|class| self.precedence_of_class(facts, class));
         let of_group = match &of_gang.priority {
-            None => own,
+            None => labelled().unwrap_or_else(|| self.own_precedence(facts)),
             Some(GroupPriority::Value(priority)) => Precedence { priority: *priority, ..own },
-            Some(GroupPriority::Class(name)) => match self.priority_classes.classes.get(name) {
-                Some(ClassFacts { value, never_preempts }) => {
-                    Precedence { priority: *value, never_preempts: *never_preempts || own.never_preempts }
-                }
+            Some(GroupPriority::Class(name)) => match self.precedence_of_class(facts, name) {
+                Some(of_class) => of_class,
                 // A bound pod stays in its group whatever becomes of the class.
                 None if facts.node.is_some() => own,
                 None if self.priority_classes.access == Access::Forbidden => {

@@ -25,6 +25,7 @@ use aliquot_dialects::{DECISION, Decision, GENERATION, NodeFacts as WordsOfNode,
 use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_core::{EventError, QueueError};
 use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Memory, Observation, Saved, Settings, View, Whereabouts};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::{Access, Binding, Eviction, GroupSaid, Mirror, Readiness, Suspended, Write};
@@ -453,8 +454,14 @@ impl World {
 
     /// An object that says which pods start together.
     fn gang(&mut self, kind: GangKind, name: &str, spec: Value) {
+        self.gang_with(kind, name, json!({}), spec);
+    }
+
+    /// The same with labels and annotations.
+    fn gang_with(&mut self, kind: GangKind, name: &str, mut metadata: Value, spec: Value) {
         self.made += 1;
-        let object = json!({"metadata": {"uid": format!("gang-{}", self.made)}, "spec": spec});
+        metadata["uid"] = format!("gang-{}", self.made).into();
+        let object = json!({"metadata": metadata, "spec": spec});
         show_gang(&mut self.mirror, kind, name, &object);
         self.gangs.insert((kind, name.into()), object);
     }
@@ -535,8 +542,9 @@ fn engine(policy: Box<dyn Policy>, term: u64, memory: Memory) -> Engine {
 }
 
 fn show_gang(mirror: &mut Mirror, kind: GangKind, name: &str, object: &Value) {
+    let metadata: ObjectMeta = typed(&object["metadata"]);
     let uid = object["metadata"]["uid"].as_str().unwrap();
-    mirror.gang(kind, "default", name, GangFacts::of(kind, uid, object));
+    mirror.gang(kind, "default", name, GangFacts::of(kind, &metadata, &object["spec"]));
     let conditions = serde_json::from_value(object["status"]["conditions"].clone()).unwrap_or_default();
     mirror.gang_says(kind, "default", name, Some(GroupSaid { uid: uid.to_owned(), generation: 0, conditions }));
 }

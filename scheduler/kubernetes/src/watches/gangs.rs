@@ -26,7 +26,7 @@ impl Sight for GangKind {
 
     fn show(&self, object: DynamicObject, _: &str, mirror: &mut Mirror) {
         if let Some(namespace) = object.namespace() {
-            let facts = GangFacts::of(*self, &object.uid().unwrap_or_default(), &object.data);
+            let facts = GangFacts::of(*self, &object.metadata, &object.data["spec"]);
             let said = GroupSaid {
                 uid: object.uid().unwrap_or_default(),
                 generation: object.metadata.generation.unwrap_or(0),

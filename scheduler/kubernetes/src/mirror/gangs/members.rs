@@ -123,6 +123,11 @@ impl Members {
         oldest.into_iter().for_each(|controller| _ = self.begun_ms.remove(&controller));
     }
 
+    /// The UIDs of all pods.
+    pub(super) fn uids(&self) -> impl Iterator<Item = &String> {
+        self.pods.keys()
+    }
+
     /// Whether all pods are gone.
     pub(super) fn are_gone(&self) -> bool {
         self.pods.values().all(|member| member.is_gone)

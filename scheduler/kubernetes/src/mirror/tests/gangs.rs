@@ -3,6 +3,7 @@
 mod apart;
 mod runs;
 mod scaled;
+mod words;
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -270,13 +271,13 @@ fn the_priority_of_a_pod_group_counts_for_its_pods() {
     assert_eq!(world.names_of_bound(), ["b"], "{:?}", world.log);
 }
 
+fn class(name: &str, value: i32) -> PriorityClass {
+    let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
+    PriorityClass { metadata, value: Some(value), ..PriorityClass::default() }
+}
+
 #[test]
 fn a_pod_group_has_the_priority_of_the_class_that_it_names() {
-    let class = |value: i32| PriorityClass {
-        metadata: ObjectMeta { name: Some("urgent".into()), ..ObjectMeta::default() },
-        value: Some(value),
-        ..PriorityClass::default()
-    };
     for kind in [GangKind::Native, GangKind::Kai, GangKind::Volcano] {
         let mut world = World::new();
         world.node("n", 1);
@@ -300,7 +301,7 @@ fn a_pod_group_has_the_priority_of_the_class_that_it_names() {
         let why = world.why_waiting("a");
         assert!(why.contains("priorityClassName is \"urgent\", and the scheduler has no right"), "{why}");
         world.mirror.priority_classes_are(Access::Read);
-        world.mirror.priority_class(class(90));
+        world.mirror.priority_class(class("urgent", 90));
         world.reconcile();
         assert_eq!(world.names_of_bound(), ["a"], "{kind:?}: {:?}", world.log);
         // What runs stays where it is when the class goes.
@@ -398,8 +399,8 @@ fn a_group_of_kai_has_its_queue_and_its_sub_groups() {
     assert!(world.why_waiting(waits).contains("\"small\""), "{}", world.why_waiting(waits));
 }
 
-#[test]
-fn a_group_stays_in_one_rack() {
+/// Nodes of one device: `n` is in one rack, and `m` and `o` are in another one.
+fn with_racks() -> World {
     let mut world = World::new();
     for (name, rack) in [("n", "1"), ("m", "2"), ("o", "2")] {
         world.node(name, 1);
@@ -407,6 +408,12 @@ fn a_group_stays_in_one_rack() {
         node["metadata"]["labels"] = json!({"rack": rack});
         world.make_node(name, node);
     }
+    world
+}
+
+#[test]
+fn a_group_stays_in_one_rack() {
+    let mut world = with_racks();
     let topology = json!([{"key": "rack"}]);
     let policy = gang_of(2)["schedulingPolicy"].clone();
     world.gang(

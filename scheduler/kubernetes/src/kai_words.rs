@@ -1,0 +1,148 @@
+//! KAI's words in labels and annotations, of pods and of the workloads that make them: how a group of pods stands among
+//! others, and where its pods may be.
+//!
+//! The levels are those of our own topology. So the name of KAI's topology (`kai.scheduler/topology`) says nothing here.
+
+use std::collections::BTreeMap;
+
+use crate::queue::milliseconds;
+
+/// The label that names the priority class of a group.
+const CLASS: &str = "priorityClassName";
+const PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
+const REQUIRED_LEVEL: &str = "kai.scheduler/topology-required-placement";
+const PREFERRED_LEVEL: &str = "kai.scheduler/topology-preferred-placement";
+const PREEMPTION_DELAY: &str = "kai.scheduler/preemption-delay";
+const STALENESS_GRACE: &str = "kai.scheduler/staleness-grace-period";
+
+type Texts = BTreeMap<String, String>;
+
+/// Which pods of a group may be evicted for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Preemptibility {
+    All,
+    None,
+    /// Those beyond the number that start together.
+    BeyondMinimum,
+}
+
+impl Preemptibility {
+    /// Which pods a word of KAI's means; `None`: it is no such word.
+    pub(crate) fn named(word: &str) -> Option<Preemptibility> {
+        match word {
+            "preemptible" => Some(Preemptibility::All),
+            "non-preemptible" => Some(Preemptibility::None),
+            "semi-preemptible" => Some(Preemptibility::BeyondMinimum),
+            _ => None,
+        }
+    }
+
+    /// As the labels of a pod or of a workload say it. Like KAI, this takes an unknown word for none.
+    pub(crate) fn of(labels: &Texts) -> Option<Preemptibility> {
+        labels.get(PREEMPTIBILITY).and_then(|word| Preemptibility::named(word))
+    }
+
+    /// Whether the pods may be evicted that a group with this minimum needs.
+    pub(crate) fn lets_minimum_go(self, minimum: u32) -> bool {
+        match self {
+            Preemptibility::All => true,
+            Preemptibility::None => false,
+            Preemptibility::BeyondMinimum => minimum == 0,
+        }
+    }
+}
+
+/// What labels and annotations say beside the queue and the preemptibility.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KaiWords {
+    /// The priority class of the group.
+    pub(crate) class: Option<String>,
+    pub(crate) required_level: Option<String>,
+    pub(crate) preferred_level: Option<String>,
+    pub(crate) preemption_delay_ms: Option<u64>,
+    /// `Some(None)`: for ever.
+    pub(crate) staleness_grace_ms: Option<Option<u64>>,
+}
+
+impl KaiWords {
+    pub(crate) const NONE: KaiWords = KaiWords {
+        class: None,
+        required_level: None,
+        preferred_level: None,
+        preemption_delay_ms: None,
+        staleness_grace_ms: None,
+    };
+
+    /// Like KAI, this takes no notice of a duration that cannot be read.
+    pub(crate) fn of(labels: &Texts, annotations: &Texts) -> KaiWords {
+        let of = |texts: &Texts, key: &str| texts.get(key).filter(|text| !text.is_empty()).cloned();
+        let duration = |key: &str| annotations.get(key).and_then(|text| duration(text));
+        KaiWords {
+            class: of(labels, CLASS),
+            required_level: of(annotations, REQUIRED_LEVEL),
+            preferred_level: of(annotations, PREFERRED_LEVEL),
+            preemption_delay_ms: duration(PREEMPTION_DELAY).flatten(),
+            staleness_grace_ms: duration(STALENESS_GRACE),
+        }
+    }
+}
+
+/// A duration in milliseconds; `Some(None)`: it is negative.
+fn duration(text: &str) -> Option<Option<u64>> {
+    match text.strip_prefix('-') {
+        Some(rest) => milliseconds(rest).map(|_| None),
+        None => milliseconds(text).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts<const N: usize>(texts: [(&str, &str); N]) -> Texts {
+        texts.map(|(key, text)| (key.to_owned(), text.to_owned())).into()
+    }
+
+    #[test]
+    fn labels_and_annotations_say_what_a_group_of_kai_says() {
+        let labels = texts([("priorityClassName", "inference"), ("app", "x")]);
+        let annotations = texts([
+            ("kai.scheduler/topology", "t"),
+            ("kai.scheduler/topology-required-placement", "zone"),
+            ("kai.scheduler/topology-preferred-placement", "rack"),
+            ("kai.scheduler/preemption-delay", "90s"),
+            ("kai.scheduler/staleness-grace-period", "-1s"),
+        ]);
+        let expected = KaiWords {
+            class: Some("inference".into()),
+            required_level: Some("zone".into()),
+            preferred_level: Some("rack".into()),
+            preemption_delay_ms: Some(90_000),
+            staleness_grace_ms: Some(None),
+        };
+        assert_eq!(KaiWords::of(&labels, &annotations), expected);
+        let nothing = texts([
+            ("kai.scheduler/topology-required-placement", ""),
+            ("kai.scheduler/preemption-delay", "soon"),
+            ("kai.scheduler/staleness-grace-period", "-"),
+        ]);
+        assert_eq!(KaiWords::of(&texts([("priorityClassName", "")]), &nothing), KaiWords::NONE);
+        let negative =
+            texts([("kai.scheduler/preemption-delay", "-5s"), ("kai.scheduler/staleness-grace-period", "5m")]);
+        let expected = KaiWords { staleness_grace_ms: Some(Some(300_000)), ..KaiWords::NONE };
+        assert_eq!(KaiWords::of(&Texts::new(), &negative), expected);
+    }
+
+    #[test]
+    fn a_word_for_preemptibility_that_kai_does_not_know_is_none() {
+        let of = |word: &str| Preemptibility::of(&texts([(PREEMPTIBILITY, word)]));
+        let words = ["preemptible", "non-preemptible", "semi-preemptible", "", "Preemptible"];
+        let expected =
+            [Some(Preemptibility::All), Some(Preemptibility::None), Some(Preemptibility::BeyondMinimum), None, None];
+        assert_eq!(words.map(of), expected);
+        let minimum_goes = |of: Preemptibility| [0, 1].map(|minimum| of.lets_minimum_go(minimum));
+        assert_eq!(minimum_goes(Preemptibility::All), [true, true]);
+        assert_eq!(minimum_goes(Preemptibility::None), [false, false]);
+        assert_eq!(minimum_goes(Preemptibility::BeyondMinimum), [true, false]);
+    }
+}
