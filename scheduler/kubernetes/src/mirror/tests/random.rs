@@ -343,7 +343,12 @@ impl Game {
         }
         self.world.catch_up(usize::MAX);
         self.world.late = None;
-        for _ in 0..20 {
+        for round in 0..60 {
+            // Pods can be evicted as late as in the last round: whoever was left alone for a while is chosen again.
+            let is_quiet = self.world.ending.as_ref().is_none_or(BTreeSet::is_empty);
+            if round >= 20 && is_quiet {
+                break;
+            }
             (0..5).for_each(|_| self.end_some());
             self.world.reconcile();
             self.world.now_ms += 60_000;
