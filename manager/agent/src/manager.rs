@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use aliquot_proto::agent::v1::{DevicePart, Start};
+use aliquot_proto::agent::v1::{self as job, DevicePart, Process, Start};
 use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
 use aliquot_proto::node::v1::{
-    CreateSliceRequest, DESCRIPTION_BYTES_MAX, GetNodeRequest, Node, Part, RemoveSliceRequest, Slice,
+    CreateSliceRequest, DESCRIPTION_BYTES_MAX, GetNodeRequest, Node, Part, PriorityClass, RemoveSliceRequest, Slice,
 };
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -73,16 +73,27 @@ pub(crate) fn slice_request(start: &Start, number: Number, owner_pid: u32) -> Re
     description.truncate(end.unwrap_or(0));
     Ok(CreateSliceRequest {
         name: slice_name(number),
-        parts: amounts.devices.iter().map(part).collect::<Result<_, _>>()?,
+        parts: amounts.devices.iter().map(|given| part(given, process.core_limit_percent)).collect::<Result<_, _>>()?,
         description,
         owner_pid,
+        priority_class: priority_class(&process).into(),
         allowed_uids: vec![process.uid],
         ..CreateSliceRequest::default()
     })
 }
 
-/// The part that the scheduler has given, exactly and no more.
-fn part(given: &DevicePart) -> Result<Part, String> {
+/// The class of the job's slice. A class of a later version is the node's default.
+fn priority_class(process: &Process) -> PriorityClass {
+    match process.priority_class() {
+        job::PriorityClass::Unspecified => PriorityClass::Unspecified,
+        job::PriorityClass::LatencyCritical => PriorityClass::LatencyCritical,
+        job::PriorityClass::Standard => PriorityClass::Standard,
+        job::PriorityClass::Batch => PriorityClass::Batch,
+    }
+}
+
+/// The part that the scheduler has given, exactly, with the job's limit; 0: no more than was given.
+fn part(given: &DevicePart, limit_percent: u32) -> Result<Part, String> {
     if !given.core_millis.is_multiple_of(10) || !(10..=1000).contains(&given.core_millis) || given.memory_bytes == 0 {
         return Err(format!(
             "a slice has whole percents of a device's time and some of its memory, not {} thousandths and {} bytes of {}",
@@ -93,14 +104,14 @@ fn part(given: &DevicePart) -> Result<Part, String> {
     Ok(Part {
         device_uuid: given.uuid.clone(),
         core_request_percent: percent,
-        core_limit_percent: percent,
+        core_limit_percent: if limit_percent == 0 { percent } else { limit_percent },
         memory_limit_bytes: given.memory_bytes,
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::agent::v1::{Amounts, Process};
+    use aliquot_proto::agent::v1::Amounts;
 
     use super::*;
 
@@ -121,6 +132,19 @@ mod tests {
         assert_eq!((part.core_request_percent, part.core_limit_percent, part.memory_limit_bytes), (30, 30, 5));
         assert_eq!((request.name.as_str(), request.owner_pid, request.allowed_uids), ("job-2-3", 99, vec![7]));
         assert!(request.description.len() <= DESCRIPTION_BYTES_MAX && request.description.starts_with("17.0.0.1: ä"));
+    }
+
+    #[test]
+    fn a_slice_has_the_limit_and_the_class_of_the_job() {
+        let mut start = start(300, 5);
+        let process = start.process.as_mut().unwrap();
+        (process.core_limit_percent, process.priority_class) = (60, job::PriorityClass::LatencyCritical.into());
+        let request = slice_request(&start, (2, 3), 99).unwrap();
+        assert_eq!((request.parts[0].core_request_percent, request.parts[0].core_limit_percent), (30, 60));
+        assert_eq!(request.priority_class(), PriorityClass::LatencyCritical);
+        start.process.as_mut().unwrap().priority_class = 9;
+        let request = slice_request(&start, (2, 3), 99).unwrap();
+        assert_eq!(request.priority_class(), PriorityClass::Unspecified);
     }
 
     #[test]

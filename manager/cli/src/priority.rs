@@ -1,6 +1,9 @@
 //! Priority classes on the command line.
 
+use std::str::FromStr;
+
 use aliquot_proto::node::v1::PriorityClass;
+use aliquot_proto::scheduler::v1::PriorityClass as ClassOfJob;
 use clap::ValueEnum;
 
 /// The order of slices that want the same device. A class never takes time that another slice has requested.
@@ -25,6 +28,25 @@ impl From<Priority> for PriorityClass {
     }
 }
 
+impl From<Priority> for ClassOfJob {
+    fn from(priority: Priority) -> ClassOfJob {
+        match priority {
+            Priority::LatencyCritical => ClassOfJob::LatencyCritical,
+            Priority::Standard => ClassOfJob::Standard,
+            Priority::Batch => ClassOfJob::Batch,
+        }
+    }
+}
+
+impl FromStr for Priority {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Priority, String> {
+        ValueEnum::from_str(text, false)
+            .map_err(|_| format!("{text:?} is no priority class; write latency-critical, standard or batch"))
+    }
+}
+
 /// The value of `priority` in a request; unspecified if it is not given.
 pub(crate) fn in_request(priority: Option<Priority>) -> i32 {
     priority.map_or(PriorityClass::Unspecified, PriorityClass::from).into()
@@ -40,6 +62,16 @@ pub(crate) fn name(class: PriorityClass) -> &'static str {
     }
 }
 
+/// The name of a job's class on the command line; `None`: the job names none.
+pub(crate) fn name_of_job(class: ClassOfJob) -> Option<&'static str> {
+    match class {
+        ClassOfJob::Unspecified => None,
+        ClassOfJob::LatencyCritical => Some(name(PriorityClass::LatencyCritical)),
+        ClassOfJob::Standard => Some(name(PriorityClass::Standard)),
+        ClassOfJob::Batch => Some(name(PriorityClass::Batch)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,8 +79,10 @@ mod tests {
     #[test]
     fn a_class_is_read_as_it_is_written() {
         for priority in Priority::value_variants() {
-            assert_eq!(Priority::from_str(name((*priority).into()), false).as_ref(), Ok(priority));
+            assert_eq!(name((*priority).into()).parse().as_ref(), Ok(priority));
+            assert_eq!(name_of_job((*priority).into()), Some(name((*priority).into())));
         }
+        assert!("urgent".parse::<Priority>().unwrap_err().contains("\"urgent\" is no priority class"));
         assert_eq!(in_request(None), PriorityClass::Unspecified as i32);
     }
 }

@@ -10,8 +10,8 @@ use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
 use aliquot_telemetry::{NodeState, device_uses, queue_uses};
 
 use crate::jobs::{
-    ClaimName, End, Entry, Exit, IMAGES_LABEL, JobSpec, Member, Mount, NODE_LABEL, Restart, SECRETS_LABEL, SecretUse,
-    Task, TaskState, Then,
+    ClaimName, End, Entry, Exit, IMAGES_LABEL, JobSpec, Member, Mount, NODE_LABEL, PriorityClass, Restart, SECRETS_LABEL,
+    SecretUse, Task, TaskState, Then,
 };
 use crate::sessions::Sessions;
 
@@ -210,6 +210,8 @@ fn spec(spec: &JobSpec, is_private: bool) -> wire::JobSpec {
         mounts: spec.image.iter().filter(|_| !is_private).flat_map(|image| &image.mounts).map(mount).collect(),
         shm_bytes: spec.image.as_ref().map_or(0, |image| image.shm_bytes),
         secrets: spec.secrets.iter().filter(|_| !is_private).map(secret).collect(),
+        gpu_core_limit_percent: spec.gpu_core_limit_percent,
+        priority_class: PriorityClass::for_users(spec.priority_class).into(),
     }
 }
 

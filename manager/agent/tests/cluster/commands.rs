@@ -4,7 +4,7 @@ use std::fs;
 
 use aliquot_proto::agent::v1::scheduler_message::Message;
 use aliquot_proto::agent::v1::{
-    Amounts, AskReport, DevicePart, EndReason, EndSession, Process, ReadLog, Secret, Start, outcome,
+    Amounts, AskReport, DevicePart, EndReason, EndSession, PriorityClass, Process, ReadLog, Secret, Start, outcome,
 };
 use nix::sys::signal::{Signal, kill};
 use tonic::Code;
@@ -245,6 +245,22 @@ fn a_job_has_a_slice_with_exactly_its_parts() {
     assert!(log.contains(DEVICE) && log.contains("no-shim.so"), "{log}");
     scheduler.say(Message::Start(Start { amounts, ..start(2, shell("true")) }));
     assert!(scheduler.trouble(2).contains("not enough core"));
+}
+
+#[test]
+fn a_job_may_use_idle_time_up_to_its_limit() {
+    let (mut scheduler, node) = joined();
+    let devices = vec![DevicePart { uuid: DEVICE.into(), core_millis: 300, memory_bytes: 12_345 }];
+    let amounts = Some(Amounts { devices, ..Amounts::default() });
+    let priority_class = PriorityClass::Batch.into();
+    let process = Process { core_limit_percent: 60, priority_class, ..shell("true") };
+    scheduler.say(Message::Start(Start { amounts, ..start(1, process) }));
+    assert_eq!(scheduler.ended(1).exit_code, Some(0));
+    node.manager.asked(|asked| {
+        let part = &asked.made[0].parts[0];
+        assert_eq!((part.core_request_percent, part.core_limit_percent), (30, 60));
+        assert_eq!(asked.made[0].priority_class().as_str_name(), "PRIORITY_CLASS_BATCH");
+    });
 }
 
 #[test]

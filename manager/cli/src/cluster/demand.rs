@@ -20,7 +20,7 @@ pub(crate) fn devices_short(spec: &JobSpec) -> String {
 /// Everything that a member gets.
 pub(crate) fn of_member(spec: &JobSpec) -> String {
     let mut wants = Vec::new();
-    let share = (spec.gpu_core_percent > 0).then(|| format!("{} %", spec.gpu_core_percent));
+    let share = share(spec);
     let memory = (spec.gpu_memory_bytes > 0).then(|| bytes_exact(spec.gpu_memory_bytes));
     match (share, memory) {
         (None, None) if spec.gpus == 0 => {}
@@ -37,6 +37,19 @@ pub(crate) fn of_member(spec: &JobSpec) -> String {
         wants.push(format!("{} of host memory", bytes_exact(spec.memory_bytes)));
     }
     if wants.is_empty() { "no devices".to_owned() } else { wants.join(", ") }
+}
+
+/// The guaranteed and the greatest share of a device's time; `None`: none is named.
+fn share(spec: &JobSpec) -> Option<String> {
+    let limit = spec.gpu_core_limit_percent;
+    let request = match (spec.gpu_core_percent, spec.gpu_memory_bytes) {
+        (0, 0) => return None,
+        (0, _) if limit == 0 => return None,
+        // With memory alone comes the smallest share.
+        (0, _) => 1,
+        (percent, _) => percent,
+    };
+    Some(if limit > request { format!("{request} to {limit} %") } else { format!("{request} %") })
 }
 
 #[cfg(test)]
@@ -63,5 +76,14 @@ mod tests {
         }
         let more = JobSpec { cpu_millis: 1500, memory_bytes: 1 << 30, ..spec(30, 0, 0, 0) };
         assert_eq!(of_member(&more), "30 % of 1 GPU, 1.5 CPU, 1 GiB of host memory");
+        for (core, memory, gpus, limit, long) in [
+            (30, 0, 0, 60, "30 to 60 % of 1 GPU"),
+            (30, 0, 0, 30, "30 % of 1 GPU"),
+            (0, 8 << 30, 0, 100, "1 to 100 % and 8 GiB of 1 GPU"),
+            (0, 0, 2, 100, "2 GPUs"),
+        ] {
+            let limited = JobSpec { gpu_core_limit_percent: limit, ..spec(core, memory, gpus, 0) };
+            assert_eq!(of_member(&limited), long);
+        }
     }
 }

@@ -11,6 +11,7 @@ use super::{age_human, connect_to_running, counted, demand, failed, json, moment
 use crate::args::JobArgs;
 use crate::error::{Failure, Result};
 use crate::output::{self, Look};
+use crate::priority;
 use crate::ps::short_uuid;
 use crate::quantity::{bytes_human, span_human, thousandths_human};
 use crate::table::{Align, Cell, Table, definitions};
@@ -79,6 +80,7 @@ fn spec_lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     let members =
         if spec.gang > 1 { format!("{} members that start together, each with ", spec.gang) } else { String::new() };
     lines.push(("Asks for:", members + &demand::of_member(spec)));
+    lines.extend(priority::name_of_job(spec.priority_class()).map(|class| ("Class:", class.to_owned())));
     if !spec.array.is_empty() {
         let tasks = counted(spec.array.len(), "task");
         lines.push(("Array:", format!("{} ({tasks})", indices_short(&spec.array))));
@@ -236,7 +238,7 @@ fn indented(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use aliquot_proto::scheduler::v1::{JobState, Toleration};
+    use aliquot_proto::scheduler::v1::{JobState, PriorityClass, Toleration};
 
     use super::*;
 
@@ -269,6 +271,8 @@ mod tests {
             mounts: vec![Mount { source: "/data".to_owned(), target: "/in".to_owned(), read_only: true }],
             secrets: vec![SecretUse { name: "hf-token".to_owned(), variable: "HF_TOKEN".to_owned() }],
             gpu_core_percent: 30,
+            gpu_core_limit_percent: 60,
+            priority_class: PriorityClass::Batch.into(),
             gang: 2,
             priority: -5,
             non_preemptible: true,
@@ -316,7 +320,8 @@ mod tests {
              Mounts:     /data:/in:ro\n\
              Variables:  TOKEN\n\
              Secrets:    hf-token:HF_TOKEN\n\
-             Asks for:   2 members that start together, each with 30 % of 1 GPU\n\
+             Asks for:   2 members that start together, each with 30 to 60 % of 1 GPU\n\
+             Class:      batch\n\
              Priority:   -5\n\
              Rules:      is never evicted for others; is not started again after the loss of a node; is retried up to 3 times \
              after a failure; is stopped after 2h\n\

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::nodes;
 use super::state::word;
+use crate::priority;
 
 /// A job and its tasks.
 pub(crate) fn job(job: &Job) -> Value {
@@ -31,8 +32,10 @@ fn spec(spec: &JobSpec) -> Value {
         "environment": spec.environment,
         "work_dir": spec.work_dir,
         "gpu_core_percent": spec.gpu_core_percent,
+        "gpu_core_limit_percent": spec.gpu_core_limit_percent,
         "gpu_memory_bytes": spec.gpu_memory_bytes,
         "gpus": spec.gpus,
+        "priority_class": priority::name_of_job(spec.priority_class()),
         "cpu_millis": spec.cpu_millis,
         "memory_bytes": spec.memory_bytes,
         "gang": spec.gang,

@@ -44,7 +44,9 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
         if !spec.secrets.is_empty() {
             check_secrets(&socket).await?;
         }
+        let (limit, class) = (spec.gpu_core_limit_percent, spec.priority_class);
         let job = send(&socket, SubmitJobRequest { spec: Some(spec), request_id: request_id()? }).await?;
+        say_what_is_ignored(limit, class, &job);
         match (args.json, args.follow) {
             (true, _) => output::print_json(&json::job(&job))?,
             (false, false) => output::print(&format!("{}\n", job.id))?,
@@ -80,6 +82,18 @@ fn read(file: &Path) -> Result<JobWords> {
 /// Fails if the scheduler is too old for secrets: it would run the job without them.
 async fn check_secrets(socket: &Path) -> Result<()> {
     connect(socket).await?.list_secrets(ListSecretsRequest {}).await.map(drop).map_err(failed)
+}
+
+/// Says which options a scheduler of an older version has not understood. The job does not get less than it asks for.
+fn say_what_is_ignored(limit: u32, class: i32, job: &Job) {
+    let spec = job.spec.as_ref();
+    let ignores_limit = spec.is_some_and(|spec| spec.gpu_core_limit_percent != limit);
+    let ignores_class = spec.is_some_and(|spec| spec.priority_class != class);
+    for (is_ignored, option) in [(ignores_limit, "--gpu-core-limit"), (ignores_class, "--priority-class")] {
+        if is_ignored {
+            output::say(format_args!("the scheduler is of an older version and ignores {option} of job {}", job.id));
+        }
+    }
 }
 
 /// Sends the request. Sends it again if the scheduler ends before it has answered.

@@ -8,7 +8,7 @@ mod yaml;
 use std::collections::HashMap;
 use std::env;
 
-use aliquot_proto::scheduler::v1::{JobSpec, Restart as RestartRule, Toleration};
+use aliquot_proto::scheduler::v1::{JobSpec, PriorityClass as ClassOfJob, Restart as RestartRule, Toleration};
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use schemars::JsonSchema;
@@ -21,6 +21,7 @@ pub(crate) use yaml::read;
 
 use crate::cluster::completion;
 use crate::error::{Failure, Result, exit};
+use crate::priority::Priority as PriorityClass;
 use crate::quantity::{Bytes, CorePercent, Span, Thousandths};
 use values::{Key, Label, MountWord, Pair, Priority, Restart, SecretWord, Times, Variable};
 
@@ -42,6 +43,10 @@ pub(crate) struct JobWords {
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, help_heading = "What each member gets")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) gpu_core: Option<CorePercent>,
+    /// Maximum share of each device's time, in percent, also while the device is idle [default: the same as --gpu-core]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, help_heading = "What each member gets")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) gpu_core_limit: Option<CorePercent>,
     /// Memory on each device: 8GiB, 512MiB, 4GB. It brings no share of the time: without --gpu-core that is only 1 %
     /// [default: the same percentage as --gpu-core]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "What each member gets")]
@@ -51,6 +56,12 @@ pub(crate) struct JobWords {
     #[arg(long, value_name = "N", help_heading = "What each member gets")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) gpus: Option<Count>,
+    /// Priority class on the device. Among jobs within their shares, a latency-critical one gets the device first and a
+    /// batch one last; a batch job is also the last to get idle time [default: the node's setting
+    /// default_priority_class, or standard]
+    #[arg(long, value_name = "CLASS", help_heading = "What each member gets")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) priority_class: Option<PriorityClass>,
     /// CPUs: 2 or 0.5
     #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "What each member gets")]
     #[serde(deserialize_with = "yaml::one")]
@@ -187,8 +198,10 @@ impl JobWords {
             name: self.name.or(file.name),
             queue: self.queue.or(file.queue),
             gpu_core: self.gpu_core.or(file.gpu_core),
+            gpu_core_limit: self.gpu_core_limit.or(file.gpu_core_limit),
             gpu_memory: self.gpu_memory.or(file.gpu_memory),
             gpus: self.gpus.or(file.gpus),
+            priority_class: self.priority_class.or(file.priority_class),
             cpu: self.cpu.or(file.cpu),
             memory: self.memory.or(file.memory),
             gang: self.gang.or(file.gang),
@@ -241,6 +254,8 @@ impl JobWords {
                 (given, None) => work_dir(given)?,
             },
             gpu_core_percent: self.gpu_core.map_or(0, CorePercent::percent),
+            gpu_core_limit_percent: self.gpu_core_limit.map_or(0, CorePercent::percent),
+            priority_class: self.priority_class.map_or(ClassOfJob::Unspecified, ClassOfJob::from).into(),
             gpu_memory_bytes: self.gpu_memory.map_or(0, Bytes::bytes),
             gpus: self.gpus.map_or(0, Count::count),
             cpu_millis: self.cpu.map_or(0, Thousandths::millis),

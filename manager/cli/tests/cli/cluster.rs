@@ -47,6 +47,19 @@ fn a_job_is_submitted_and_its_number_printed() {
 }
 
 #[test]
+fn what_an_older_scheduler_ignores_is_said() {
+    let scheduler = Played::with_job(job(JobState::Pending));
+    let limited = ["submit", "--gpu-core", "30", "--gpu-core-limit", "60", "--", "true"];
+    let submitted = output(&mut scheduler.aliquot(&limited));
+    assert_eq!((stdout(&submitted).as_str(), submitted.status.code()), ("17\n", Some(0)));
+    assert_eq!(stderr(&submitted), "the scheduler is of an older version and ignores --gpu-core-limit of job 17\n");
+    let mut understood = job(JobState::Pending);
+    understood.spec.as_mut().unwrap().gpu_core_limit_percent = 60;
+    scheduler.change(|scene| scene.job = understood);
+    assert_eq!(stderr(&output(&mut scheduler.aliquot(&limited))), "");
+}
+
+#[test]
 fn with_credentials_the_current_directory_is_not_the_job_s() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("credentials.toml");

@@ -6,6 +6,7 @@ use aliquot_proto::agent::v1 as wire;
 use aliquot_proto::agent::v1::Process;
 
 use super::book::Entry;
+use super::priority_class::PriorityClass;
 use super::{ClaimName, Image, JobSpec, Mount};
 
 /// The ports on which the first members of gangs listen: the first port, and their number.
@@ -35,6 +36,8 @@ impl Entry {
             image: spec.image.as_ref().map(image),
             // The secrets are decrypted when the command is sent to its node.
             secrets: Vec::new(),
+            core_limit_percent: spec.gpu_core_limit_percent,
+            priority_class: PriorityClass::for_nodes(spec.priority_class).into(),
         })
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::JobId;
 use super::image::Image;
+use super::priority_class::PriorityClass;
 
 /// The most tasks of one job.
 const TASKS_MAX: usize = 100_000;
@@ -45,6 +46,10 @@ pub(crate) struct JobSpec {
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) work_dir: String,
     pub(crate) gpu_core_percent: u32,
+    /// The limit of each device's time; 0: what the job asks for.
+    pub(crate) gpu_core_limit_percent: u32,
+    /// `None`: the default of the node.
+    pub(crate) priority_class: Option<PriorityClass>,
     pub(crate) gpu_memory_bytes: u64,
     pub(crate) gpus: u32,
     pub(crate) cpu_millis: u64,
@@ -125,6 +130,8 @@ impl JobSpec {
             environment: spec.environment.into_iter().collect(),
             work_dir: spec.work_dir,
             gpu_core_percent: spec.gpu_core_percent,
+            gpu_core_limit_percent: spec.gpu_core_limit_percent,
+            priority_class: PriorityClass::read(spec.priority_class)?,
             gpu_memory_bytes: spec.gpu_memory_bytes,
             gpus: if asks_for_gpus { spec.gpus.max(1) } else { 0 },
             cpu_millis: spec.cpu_millis,
@@ -186,6 +193,7 @@ impl JobSpec {
                 self.gpu_core_percent
             ));
         }
+        self.check_limit()?;
         if self.gpus > u32::from(u16::MAX) {
             return Err(format!("gpus {} is more than any node has", self.gpus));
         }
@@ -210,6 +218,32 @@ impl JobSpec {
         }
         self.check_secrets()?;
         self.request().validate().map_err(|error| error.to_string())
+    }
+
+    /// Checks what is said of the devices beside the request.
+    fn check_limit(&self) -> Result<(), String> {
+        let (request, limit) = (self.core_percent(), self.gpu_core_limit_percent);
+        if self.gpus == 0 && limit > 0 {
+            return Err(format!(
+                "gpu-core-limit is {limit}, but the job asks for no GPU; give gpu-core, or leave it out"
+            ));
+        }
+        if self.gpus == 0 && self.priority_class.is_some() {
+            return Err(
+                "a priority class orders jobs on one GPU, but the job asks for none; give gpu-core, or leave the \
+                        class out"
+                    .to_owned(),
+            );
+        }
+        if limit > 100 {
+            return Err(format!("gpu-core-limit is {limit}; it must be at most 100 percent of each GPU"));
+        }
+        if limit > 0 && limit < request {
+            return Err(format!(
+                "gpu-core-limit is {limit}, below gpu-core, which is {request}; give a limit of at least {request}"
+            ));
+        }
+        Ok(())
     }
 
     fn check_secrets(&self) -> Result<(), String> {
@@ -241,6 +275,16 @@ impl JobSpec {
         Ok(())
     }
 
+    /// The requested part of each device's time.
+    fn core_percent(&self) -> u32 {
+        match (self.gpu_core_percent, self.gpu_memory_bytes) {
+            (0, 0) => 100,
+            // Every slice needs some of the device's time. A request for memory alone gets the smallest part.
+            (0, _) => 1,
+            (percent, _) => percent,
+        }
+    }
+
     /// The request of each member.
     pub(crate) fn request(&self) -> Request {
         let memory = match (self.gpu_memory_bytes, self.gpu_core_percent) {
@@ -249,12 +293,7 @@ impl JobSpec {
             (0, percent) => DeviceMemory::Thousandths(percent.saturating_mul(10)),
             (bytes, _) => DeviceMemory::Bytes(Bytes::new(bytes)),
         };
-        let core = match (self.gpu_core_percent, self.gpu_memory_bytes) {
-            (0, 0) => DeviceCore::WHOLE,
-            // Every slice needs some of the device's time. A request for memory alone gets the smallest part.
-            (0, _) => DeviceCore::from_percent(1),
-            (percent, _) => DeviceCore::from_percent(percent),
-        };
+        let core = DeviceCore::from_percent(self.core_percent());
         let count = u16::try_from(self.gpus).unwrap_or(u16::MAX);
         let devices = match count {
             0 => DeviceRequest::default(),
@@ -364,6 +403,44 @@ pub(super) mod tests {
         let spec = asks(wire::JobSpec { gpu_memory_bytes: 8 << 30, ..Default::default() }).unwrap();
         let DeviceRequest { count, core, memory } = spec.request().devices;
         assert_eq!((count, core.get(), memory), (1, 10, DeviceMemory::Bytes(Bytes::new(8 << 30))));
+    }
+
+    #[test]
+    fn a_limit_is_between_the_request_and_a_whole_device() {
+        let limited = |gpu_core_percent, gpu_memory_bytes, gpus, gpu_core_limit_percent| {
+            asks(wire::JobSpec {
+                gpu_core_percent,
+                gpu_memory_bytes,
+                gpus,
+                gpu_core_limit_percent,
+                ..Default::default()
+            })
+        };
+        for (core, memory, gpus, limit) in
+            [(30, 0, 0, 0), (30, 0, 0, 30), (30, 0, 2, 100), (0, 1, 0, 1), (0, 0, 1, 100)]
+        {
+            let spec = limited(core, memory, gpus, limit).unwrap();
+            assert_eq!((spec.gpu_core_percent, spec.gpu_core_limit_percent), (core, limit));
+        }
+        for (core, memory, gpus, limit, words) in [
+            (30, 0, 0, 101, "gpu-core-limit is 101; it must be at most 100"),
+            (30, 0, 0, 29, "gpu-core-limit is 29, below gpu-core, which is 30; give a limit of at least 30"),
+            (0, 0, 1, 99, "below gpu-core, which is 100"),
+            (0, 0, 0, 60, "gpu-core-limit is 60, but the job asks for no GPU"),
+        ] {
+            let why = limited(core, memory, gpus, limit).unwrap_err();
+            assert!(why.contains(words), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_priority_class_is_known_and_of_a_job_with_devices() {
+        let of_class = |gpus, priority_class| asks(wire::JobSpec { gpus, priority_class, ..Default::default() });
+        let batch = wire::PriorityClass::Batch.into();
+        assert_eq!(of_class(1, batch).unwrap().priority_class, Some(PriorityClass::Batch));
+        assert_eq!(of_class(1, 0).unwrap().priority_class, None);
+        assert!(of_class(0, batch).unwrap_err().contains("asks for none"));
+        assert!(of_class(1, 9).unwrap_err().contains("priority class 9 is not known"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod cluster;
 mod world;
 
+use aliquot_proto::agent::v1 as agent;
 use aliquot_proto::scheduler::v1 as wire;
 use aliquot_scheduler_engine::{Amounts, Observation};
 use proptest::prelude::*;
@@ -42,6 +43,28 @@ fn a_node_is_told_the_name_of_the_user_also_after_a_restart() {
     let claim = ClaimName { job, index: 0, rank: 0, attempt: 1 };
     let process = world.book.entry(job).and_then(|entry| entry.process(claim, None)).expect("the job is known");
     assert_eq!((process.uid, process.local_user.as_str()), (1000, "u"));
+}
+
+#[test]
+fn a_node_is_told_the_limit_and_class_also_after_a_restart() {
+    let mut world = World::default();
+    let priority_class = wire::PriorityClass::Batch.into();
+    let limited =
+        wire::JobSpec { gpu_core_percent: 30, gpu_core_limit_percent: 60, priority_class, ..Default::default() };
+    let limited = world.submit(limited);
+    let plain = world.submit(wire::JobSpec { gpu_core_percent: 30, ..Default::default() });
+    // An older scheduler has saved the plain job.
+    let newer = ",\"gpu_core_limit_percent\":0,\"priority_class\":null";
+    let saved = world.saved.values_mut().find(|value| value.contains(newer)).expect("the job is saved");
+    *saved = saved.replace(newer, "");
+    world.restart();
+    let told = |job| {
+        let claim = ClaimName { job, index: 0, rank: 0, attempt: 1 };
+        let process = world.book.entry(job).and_then(|entry| entry.process(claim, None)).expect("the job is known");
+        (process.core_limit_percent, process.priority_class())
+    };
+    assert_eq!(told(limited), (60, agent::PriorityClass::Batch));
+    assert_eq!(told(plain), (0, agent::PriorityClass::Unspecified));
 }
 
 #[test]

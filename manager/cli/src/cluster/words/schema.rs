@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::values::{MountWord, Priority, Restart, SecretWord, Times};
 use super::{Count, Indices, JobId, JobWords, Text};
+use crate::priority::Priority as PriorityClass;
 use crate::quantity::{Bytes, CorePercent, Span, Thousandths};
 
 /// The schema of a file for `aliquot submit`.
@@ -42,6 +43,7 @@ schemas! {
     Count => { "type": "integer", "minimum": 1, "maximum": 4_294_967_295_u32 },
     Times => { "type": "integer", "minimum": 0, "maximum": 4_294_967_295_u32 },
     Priority => { "type": "integer", "minimum": i32::MIN, "maximum": i32::MAX },
+    PriorityClass => { "type": "string", "enum": ["latency-critical", "standard", "batch"] },
     JobId => { "type": "integer", "minimum": 1 },
     Restart => { "type": "string", "enum": ["always", "never"] },
     MountWord => { "type": "string", "pattern": "^(~|/[^:,]*)(:/[^:,]*)?(:r[ow])?$", "examples": ["/data:/data:ro"] },

@@ -82,8 +82,10 @@ fn one_of_each() -> Vec<BoxedStrategy<Said>> {
         text("name", any_text).boxed(),
         text("queue", any_text).boxed(),
         scalar("gpu-core", "[1-9][0-9]?%?|100").boxed(),
+        scalar("gpu-core-limit", "[1-9][0-9]?%?|100").boxed(),
         scalar("gpu-memory", size()).boxed(),
         scalar("gpus", count()).boxed(),
+        scalar("priority-class", "latency-critical|standard|batch").boxed(),
         scalar("cpu", "[1-9][0-9]?(\\.[0-9]{1,3})?").boxed(),
         scalar("memory", size()).boxed(),
         scalar("gang", count()).boxed(),
@@ -152,8 +154,8 @@ proptest! {
 #[test]
 fn every_word_has_its_place_in_the_job() {
     let words = line(
-        "--name n --queue q --gpu-core 30 --gpu-memory 8GiB --gpus 2 --cpu 1.5 --memory 16GiB --gang 4 --array 0-2 \
-         --priority -7 --non-preemptible --after 3 --after 4 --time-limit 2h --grace 20s --retries 5 --retry-delay 30s \
+        "--name n --queue q --gpu-core 30 --gpu-core-limit 60 --gpu-memory 8GiB --gpus 2 --priority-class batch --cpu 1.5 \
+         --memory 16GiB --gang 4 --array 0-2 --priority -7 --non-preemptible --after 3 --after 4 --time-limit 2h --grace 20s --retries 5 --retry-delay 30s \
          --restart never --node a --node b --label zone=a --gpu-model H100 --tolerate k=v --tolerate only --env A=b=c \
          --secret a --secret b.c:B --image debian:12 --mount /data:/in:ro --mount ~ --shm-size 1GiB --workdir /data -- \
          python train.py --lr 3",
@@ -173,6 +175,8 @@ fn every_word_has_its_place_in_the_job() {
             environment: map("A", "b=c"),
             work_dir: "/data".to_owned(),
             gpu_core_percent: 30,
+            gpu_core_limit_percent: 60,
+            priority_class: ClassOfJob::Batch.into(),
             gpu_memory_bytes: 8 << 30,
             gpus: 2,
             cpu_millis: 1500,
@@ -299,6 +303,7 @@ fn errors_in_a_file_tell_the_place_and_the_word_that_was_meant() {
         ("array: [1, 5-3]\n", "ends before it begins"),
         ("after:\n  - 3\n  - x\n", "job.yaml:3:5: \"x\" is no job"),
         ("restart: nevr\n", "job.yaml:1:10: \"nevr\" is not known; write always or never"),
+        ("priority-class: urgent\n", "job.yaml:1:17: \"urgent\" is no priority class; write latency-critical,"),
         ("env: {A: 1, A: 2}\n", "job.yaml:1:13: duplicate mapping key: A"),
         ("label: {a: }\n", "\"a\" is no label; write KEY=VALUE"),
         ("env: [A=b]\n", "job.yaml:1:6: "),
