@@ -83,8 +83,9 @@ pub(crate) struct Cli {
     )]
     pub(crate) socket: Option<PathBuf>,
     /// Unix socket of the scheduler, or a file of credentials for one on another machine, which `aliquot users add` writes
-    /// [default: $XDG_RUNTIME_DIR/aliquot/scheduler.sock, then ~/.config/aliquot/credentials.toml, then
-    /// /run/aliquot/scheduler.sock]
+    /// [default: $XDG_RUNTIME_DIR/aliquot/scheduler.sock, then $XDG_CONFIG_HOME/aliquot/credentials.toml (or
+    /// ~/.config/aliquot/credentials.toml), then /run/aliquot/scheduler.sock; of root: /run/aliquot/scheduler.sock, then
+    /// /etc/aliquot/credentials.toml]
     #[arg(
         long,
         global = true,
