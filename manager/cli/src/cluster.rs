@@ -35,7 +35,7 @@ use tonic::Status;
 
 pub(crate) use port_forward::Ports;
 pub(crate) use task_id::TaskId;
-pub(crate) use words::{JobWords, Text};
+pub(crate) use words::{JobWords, Priority, Text};
 
 use crate::client::{self, ANSWER_BYTES_MAX};
 use crate::deadline::Deadlines;

@@ -17,10 +17,10 @@ mod text;
 use std::fmt;
 
 pub(crate) use aliquot_terminal::human::{bytes_human, percent_human, span_human, thousandths_human};
-pub(crate) use amounts::{Bytes, DeviceLimit, Thousandths};
+pub(crate) use amounts::{Bytes, CountLimit, MemoryLimit, Thousandths};
 pub(crate) use memory::{HostMemory, Memory, bytes_exact};
 pub(crate) use share::CorePercent;
-pub(crate) use span::Span;
+pub(crate) use span::{MinRuntime, Span};
 pub(crate) use text::{duration_human, millipercent_human};
 
 /// The problem with a quantity.

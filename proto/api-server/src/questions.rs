@@ -65,6 +65,12 @@ pub struct Queue {
     pub held_gpu_millis: u64,
     /// The amount that its pending pods ask for, in thousandths of a GPU.
     pub pending_gpu_millis: u64,
+    /// CPU, in thousandths of a core; `None`: the scheduler is of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<QueueAmounts>,
+    /// Memory of nodes, in bytes; `None`: the scheduler is of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<QueueAmounts>,
     /// Number of bound pods.
     pub running: u32,
     /// Number of pending pods and gangs. A gang counts once.
@@ -73,6 +79,22 @@ pub struct Queue {
     pub first: Option<String>,
     /// Why the first one waits.
     pub first_waits_because: Option<String>,
+}
+
+/// A queue's amounts of CPU or of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueAmounts {
+    /// The guaranteed amount; `None`: everything.
+    pub quota: Option<u64>,
+    /// The amount that is never exceeded; `None`: no limit.
+    pub limit: Option<u64>,
+    /// The fair share at this time; `None`: the resource is not shared out by queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fair_share: Option<u64>,
+    /// The amount that its pods hold.
+    pub held: u64,
+    /// The amount that its pending pods ask for.
+    pub pending: u64,
 }
 
 /// What is used of devices, as the managers of nodes report it.

@@ -1,8 +1,8 @@
 //! `kubectl aliquot queues`.
 
 use aliquot_api_server::message;
-use aliquot_api_server::questions::{Queue, Queues};
-use aliquot_terminal::human::{percent_human, thousandths_human};
+use aliquot_api_server::questions::{Queue, QueueAmounts, Queues};
+use aliquot_terminal::human::{bytes_human, percent_human, thousandths_human};
 use aliquot_terminal::look::Look;
 use aliquot_terminal::table::{Align, Table};
 use serde::Serialize;
@@ -23,7 +23,11 @@ pub(crate) async fn queues(cluster: &Cluster, format: Format, look: Look) -> Res
     });
     let text = match format {
         Format::Json | Format::Yaml => document(&QueuesAndQuotas { queues, quotas }, format)?,
-        _ => table(&queues, format == Format::Wide, look) + &table_of_quotas(&quotas, look),
+        _ => {
+            table(&queues, format == Format::Wide, look)
+                + &table_of_resources(&queues, look)
+                + &table_of_quotas(&quotas, look)
+        }
     };
     Ok(Printed { text, notes, exit: 0 })
 }
@@ -45,6 +49,39 @@ fn table_of_quotas(quotas: &[Row], look: Look) -> String {
         let queue = row.queue.as_deref().unwrap_or("-");
         let texts = [&row.namespace, queue, &row.quota, &row.resource, &row.used, &row.hard];
         table.row(texts.map(str::to_owned).to_vec());
+    }
+    format!("\n{}", table.render_as(look))
+}
+
+/// What queues have of CPU and memory. A resource is there if a queue has a quota or a limit of it.
+fn table_of_resources(queues: &[Queue], look: Look) -> String {
+    let resources: [(&str, fn(&Queue) -> Option<QueueAmounts>, fn(u64) -> String); 2] =
+        [("cpu", |queue| queue.cpu_millis, thousandths_human), ("memory", |queue| queue.memory_bytes, bytes_human)];
+    let is_bounded = |of: QueueAmounts| of.quota.is_some_and(|quota| quota > 0) || of.limit.is_some();
+    let shown: Vec<_> =
+        resources.into_iter().filter(|(_, of, _)| queues.iter().filter_map(of).any(is_bounded)).collect();
+    if shown.is_empty() {
+        return String::new();
+    }
+    let columns = ["QUOTA", "LIMIT", "FAIR SHARE", "HELD", "ASKED FOR"].map(|heading| (heading, Align::Right));
+    let mut table = Table::new([("QUEUE", Align::Left), ("RESOURCE", Align::Left)].into_iter().chain(columns));
+    for queue in queues {
+        for (name, of, human) in &shown {
+            let Some(amounts) = of(queue) else { continue };
+            if amounts == (QueueAmounts { quota: Some(0), fair_share: amounts.fair_share, ..QueueAmounts::default() }) {
+                continue;
+            }
+            let amount = |amount: Option<u64>, without: &str| amount.map_or(without.to_owned(), human);
+            table.row(vec![
+                queue.name.clone(),
+                (*name).to_owned(),
+                amount(amounts.quota, "all"),
+                amount(amounts.limit, "-"),
+                amount(amounts.fair_share, "-"),
+                human(amounts.held),
+                human(amounts.pending),
+            ]);
+        }
     }
     format!("\n{}", table.render_as(look))
 }
@@ -81,6 +118,31 @@ fn table(queues: &[Queue], is_wide: bool, look: Look) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpu_and_memory_are_shown_where_a_queue_has_some() {
+        let none = QueueAmounts { quota: Some(0), fair_share: Some(7), ..QueueAmounts::default() };
+        let held = QueueAmounts { held: 1500, pending: 500, ..none };
+        let queue = |name: &str, cpu, memory| Queue {
+            name: name.into(),
+            cpu_millis: Some(cpu),
+            memory_bytes: Some(memory),
+            ..Queue::default()
+        };
+        let (plain, busy) = (queue("plain", none, none), queue("busy", held, held));
+        // A quota of everything alone bounds nothing.
+        let all = queue("default", QueueAmounts::default(), QueueAmounts::default());
+        assert_eq!(table_of_resources(&[plain.clone(), busy.clone(), all], Look::PLAIN), "");
+        let older = Queue { name: "older".into(), ..Queue::default() };
+        let memory = QueueAmounts { quota: None, limit: Some(4 << 30), held: 1 << 30, ..none };
+        assert_eq!(
+            table_of_resources(&[plain, busy, older, queue("team", held, memory)], Look::PLAIN),
+            "\n\
+             QUEUE  RESOURCE  QUOTA  LIMIT  FAIR SHARE    HELD  ASKED FOR\n\
+             busy   memory      0 B      -         7 B  1.5 KiB      500 B\n\
+             team   memory      all  4 GiB         7 B    1 GiB        0 B\n"
+        );
+    }
 
     #[test]
     fn queues_are_shown_as_a_tree() {

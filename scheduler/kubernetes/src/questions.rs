@@ -6,10 +6,10 @@ mod what_if;
 
 use std::sync::Arc;
 
-use aliquot_api_server::questions::{Problem, Queue, Queues, Reason, WhatIf};
+use aliquot_api_server::questions::{Problem, Queue, QueueAmounts, Queues, Reason, WhatIf};
 use aliquot_scheduler_core::explain as core;
 use aliquot_scheduler_engine::{Snapshots, View};
-use aliquot_telemetry::{queue_uses, tier_word};
+use aliquot_telemetry::{ResourceUse, queue_uses, tier_word};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -149,12 +149,14 @@ fn all_queues(view: &View) -> Vec<Queue> {
             name: queue.name,
             parent: queue.parent,
             depth: queue.depth,
-            quota_gpu_millis: queue.quota_gpu_millis,
-            limit_gpu_millis: queue.limit_gpu_millis,
-            fair_share_gpu_millis: queue.fair_share_gpu_millis,
+            quota_gpu_millis: queue.gpu.quota,
+            limit_gpu_millis: queue.gpu.limit,
+            fair_share_gpu_millis: queue.gpu.fair_share,
             past_usage_ppm: queue.past_usage_ppm,
-            held_gpu_millis: queue.held_gpu_millis,
-            pending_gpu_millis: queue.pending_gpu_millis,
+            held_gpu_millis: queue.gpu.held,
+            pending_gpu_millis: queue.gpu.pending,
+            cpu_millis: Some(amounts(queue.cpu)),
+            memory_bytes: Some(amounts(queue.memory)),
             running: queue.running,
             waiting: queue.waiting,
             first,
@@ -162,6 +164,11 @@ fn all_queues(view: &View) -> Vec<Queue> {
         }
     });
     queues.collect()
+}
+
+fn amounts(of: ResourceUse) -> QueueAmounts {
+    let ResourceUse { quota, limit, fair_share, held, pending } = of;
+    QueueAmounts { quota, limit, fair_share, held, pending }
 }
 
 fn reasons(explanation: &core::Explanation) -> Vec<Reason> {

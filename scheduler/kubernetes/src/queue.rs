@@ -25,6 +25,7 @@ use crate::condition::Condition;
     printcolumn = r#"{"name":"Held","type":"number","jsonPath":".status.gpu.held"}"#,
     printcolumn = r#"{"name":"Waiting","type":"integer","jsonPath":".status.waiting"}"#,
     printcolumn = r#"{"name":"Valid","type":"string","jsonPath":".status.conditions[?(@.type==\"Valid\")].status"}"#,
+    printcolumn = r#"{"name":"Display name","type":"string","jsonPath":".spec.displayName","priority":1}"#,
     printcolumn = r#"{"name":"Waits because","type":"string","jsonPath":".status.conditions[?(@.type==\"Waiting\")].message","priority":1}"#
 )]
 #[serde(rename_all = "camelCase", default)]
@@ -33,7 +34,7 @@ use crate::condition::Condition;
     "message": "the parent of a queue cannot be changed; create a new queue"
 }]))]
 pub struct QueueDefinition {
-    /// The queue's name for people.
+    /// The queue's name for people. `kubectl get queues.aliquot.dev -o wide` shows it; the scheduler does not use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
     /// The parent queue; it cannot be changed. Only queues without child queues can have pods.
@@ -107,6 +108,14 @@ pub struct QueueStatus {
     pub observed_generation: i64,
     /// GPUs of the queue and of the queues below it.
     pub gpu: QueueShare,
+    /// CPU of the queue and of the queues below it, in thousandths of a core; only if the queue has a quota or a limit of
+    /// it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<QueueShare>,
+    /// Memory of the queue and of the queues below it, in megabytes (1 000 000 bytes); only if the queue has a quota or a
+    /// limit of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<QueueShare>,
     /// The number of bound pods of the queue and of the queues below it.
     pub running: i32,
     /// The number of waiting pods and gangs of the queue and of the queues below it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aliquot_api_server::{Client, is_not_found};
 use aliquot_scheduler_engine::Shown;
-use aliquot_telemetry::{Head, QueueUse, queue_uses};
+use aliquot_telemetry::{Head, QueueUse, ResourceUse, queue_uses};
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
@@ -53,7 +53,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown) {
         for (name, status) in due(wanted, &mut written_at, Instant::now()) {
             let Some(left) = shared.fence.left() else { break };
             written_at.insert(name.clone(), Instant::now());
-            let patch = Patch::Merge(json!({"status": status}));
+            let patch = Patch::Merge(patch(&status));
             match timeout(left, queues.patch_status(&name, &PatchParams::default(), &patch)).await {
                 Ok(Err(error)) if !is_not_found(&error) => {
                     shared.status.write_refused(Written::QueueStatus, &name, &error);
@@ -80,8 +80,25 @@ fn due(
     due
 }
 
+/// The patch that writes a status. It also removes amounts that are not there any more.
+fn patch(status: &QueueStatus) -> serde_json::Value {
+    let mut status = json!(status);
+    for resource in ["cpu", "memory"] {
+        if status.get(resource).is_none() {
+            status[resource] = serde_json::Value::Null;
+        }
+    }
+    json!({"status": status})
+}
+
+/// A queue's amounts of a resource, in units of this many of the resource's own.
+fn share(of: ResourceUse, unit: f64) -> QueueShare {
+    let amount = |amount: u64| amount as f64 / unit;
+    QueueShare { fair_share: amount(of.fair_share.unwrap_or(0)), held: amount(of.held), pending: amount(of.pending) }
+}
+
 fn status(queue: Option<&QueueUse>, said: &QueueSaid, fault: Option<Fault>, now: Timestamp) -> QueueStatus {
-    let gpus = |millis: u64| millis as f64 / 1000.0;
+    let allotted = |of: ResourceUse, unit: f64| of.is_allotted().then(|| share(of, unit));
     let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     let (is_valid, reason, text) = match fault {
         None => (true, "Used", String::new()),
@@ -97,13 +114,9 @@ fn status(queue: Option<&QueueUse>, said: &QueueSaid, fault: Option<Fault>, now:
     let waits = Condition::new(WAITS, head.is_some(), &reason, text, before, now);
     QueueStatus {
         observed_generation: said.generation,
-        gpu: queue
-            .map(|queue| QueueShare {
-                fair_share: gpus(queue.fair_share_gpu_millis.unwrap_or(0)),
-                held: gpus(queue.held_gpu_millis),
-                pending: gpus(queue.pending_gpu_millis),
-            })
-            .unwrap_or_default(),
+        gpu: queue.map(|queue| share(queue.gpu, 1000.0)).unwrap_or_default(),
+        cpu: queue.and_then(|queue| allotted(queue.cpu, 1.0)),
+        memory: queue.and_then(|queue| allotted(queue.memory, 1_000_000.0)),
         running: count(queue.map_or(0, |queue| queue.running)),
         waiting: count(queue.map_or(0, |queue| queue.waiting)),
         conditions: vec![valid, waits],
@@ -173,6 +186,26 @@ mod tests {
         assert_eq!(waits.message, "team/a: fair-share: others have less");
         let idle = condition(None);
         assert_eq!((idle.status.as_str(), idle.reason.as_str(), idle.message.as_str()), ("False", "NothingWaits", ""));
+    }
+
+    #[test]
+    fn cpu_and_memory_are_shown_where_a_queue_has_some() {
+        let at = Timestamp::from_second(1).unwrap();
+        let memory = ResourceUse {
+            limit: Some(4_000_000),
+            fair_share: Some(3_000_000),
+            held: 2_500_000,
+            ..ResourceUse::default()
+        };
+        // It uses CPU, but has no quota and no limit of it.
+        let cpu = ResourceUse { held: 500, ..ResourceUse::default() };
+        let queue = QueueUse { cpu, memory, ..QueueUse::default() };
+        let shown = status(Some(&queue), &QueueSaid::default(), None, at);
+        assert_eq!((shown.cpu, shown.memory), (None, Some(QueueShare { fair_share: 3.0, held: 2.5, pending: 0.0 })));
+        let patch = patch(&shown);
+        assert_eq!(patch["status"]["memory"]["held"], 2.5);
+        // What a queue had before must go, and a merge patch keeps what it does not name.
+        assert!(patch["status"].as_object().unwrap().get("cpu").is_some_and(serde_json::Value::is_null), "{patch}");
     }
 
     #[tokio::test(start_paused = true)]

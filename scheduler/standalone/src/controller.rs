@@ -162,7 +162,7 @@ struct Batch {
 impl Controller {
     /// Tells the engine all queues and claims, and that these are all.
     pub(crate) fn begin(&mut self) {
-        let queues: Vec<Observation> = self.seen.queues.read().specs().cloned().map(Observation::Queue).collect();
+        let queues: Vec<Observation> = self.seen.queues.read().for_engine().map(Observation::Queue).collect();
         self.seen.book.write().bound_retries(self.clock.now_ms());
         let (wanted, leaving) = {
             let book = self.seen.book.read();

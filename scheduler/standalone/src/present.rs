@@ -7,11 +7,11 @@ use aliquot_proto::scheduler::v1 as wire;
 use aliquot_scheduler_core::explain::{Change, Exclusion, Reason};
 use aliquot_scheduler_core::{DEFAULT_QUEUE, NodeOperator, NodeTerm};
 use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
-use aliquot_telemetry::{NodeState, device_uses, queue_uses};
+use aliquot_telemetry::{NodeState, ResourceUse, device_uses, queue_uses};
 
 use crate::jobs::{
-    ClaimName, End, Entry, Exit, IMAGES_LABEL, JobSpec, Member, Mount, NODE_LABEL, PriorityClass, Restart, SECRETS_LABEL,
-    SecretUse, Task, TaskState, Then,
+    ClaimName, End, Entry, Exit, IMAGES_LABEL, JobSpec, Member, Mount, NODE_LABEL, PriorityClass, Restart,
+    SECRETS_LABEL, SecretUse, Task, TaskState, Then,
 };
 use crate::sessions::Sessions;
 
@@ -276,17 +276,24 @@ fn node(view: &View, of: &NodeView, sessions: &Sessions) -> wire::Node {
 pub(crate) fn queues(view: &View) -> Vec<wire::Queue> {
     let queues = queue_uses(view).into_iter().map(|queue| {
         let spec = view.cluster().queue_named(&queue.name).and_then(|id| view.cluster().queue(id));
+        let shown = spec.map(|queue| crate::queues::shown(queue.spec())).unwrap_or_default();
         wire::Queue {
-            held_gpu_millis: queue.held_gpu_millis,
-            fair_share_gpu_millis: queue.fair_share_gpu_millis.unwrap_or(0),
+            held_gpu_millis: queue.gpu.held,
+            fair_share_gpu_millis: queue.gpu.fair_share.unwrap_or(0),
             past_usage_ppm: queue.past_usage_ppm,
-            pending_gpu_millis: queue.pending_gpu_millis,
+            pending_gpu_millis: queue.gpu.pending,
             running: queue.running,
             pending: queue.waiting,
-            ..spec.map(|queue| crate::queues::shown(queue.spec())).unwrap_or_default()
+            cpu_millis: shown.cpu_millis.map(|amounts| with_use(amounts, queue.cpu)),
+            memory_bytes: shown.memory_bytes.map(|amounts| with_use(amounts, queue.memory)),
+            ..shown
         }
     });
     queues.collect()
+}
+
+fn with_use(amounts: wire::QueueAmounts, of: ResourceUse) -> wire::QueueAmounts {
+    wire::QueueAmounts { held: of.held, fair_share: of.fair_share, pending: of.pending, ..amounts }
 }
 
 /// Why a task waits, and suggested changes.

@@ -321,10 +321,17 @@ impl Scheduler for UserService {
     async fn set_queue(&self, request: Request<wire::Queue>) -> Result<Response<wire::Queue>, Status> {
         note(&request, || about::queue(request.get_ref()));
         check(&request, &Action::Administer)?;
-        let spec = queues::read(request.into_inner()).map_err(Status::invalid_argument)?;
         let _one_after_the_other = self.queue_changes.lock().await;
+        let (spec, told) = {
+            let queues = self.seen.queues.read();
+            let spec = queues.read(request.into_inner()).map_err(Status::invalid_argument)?;
+            let told = queues.told(&spec.name, Some(&spec));
+            (spec, told)
+        };
         // The engine checks whether the queue is possible; then it is saved.
-        self.tell(Observation::Queue(spec.clone())).await?;
+        for observation in told {
+            self.tell(observation).await?;
+        }
         let shown = queues::shown(&spec);
         self.ask(|reply| Inbox::QueueSet(spec, reply)).await?;
         Ok(Response::new(shown))
@@ -346,7 +353,10 @@ impl Scheduler for UserService {
                 format!("jobs are in queue {name:?}; cancel them or wait for their end: aliquot jobs --queue {name}");
             return Err(Status::failed_precondition(why));
         }
-        self.tell(Observation::QueueRemoved(name.clone())).await?;
+        let told = self.seen.queues.read().told(&name, None);
+        for observation in told {
+            self.tell(observation).await?;
+        }
         self.ask(|reply| Inbox::QueueRemoved(name.clone(), reply)).await?;
         // A later queue with this name is a different one.
         tokio::task::block_in_place(|| self.secrets.remove_all(&Holder::Queue(name))).map_err(unavailable)?;

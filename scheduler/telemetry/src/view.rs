@@ -7,7 +7,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::{Amount, Level, QueueUse, queue_uses};
+use crate::{Amount, Level, QueueUse, ResourceUse, queue_uses};
 
 /// All tiers of reasons.
 const TIERS: [Tier; 10] = [
@@ -136,15 +136,6 @@ pub const fn tier_word(tier: Tier) -> &'static str {
 }
 
 fn queues(registry: &mut Registry, queues: &[QueueUse]) {
-    let gpus = |value: fn(&QueueUse) -> Option<u64>| {
-        let family = Family::<OfQueue, Amount>::default();
-        for queue in queues {
-            if let Some(millis) = value(queue) {
-                family.get_or_create(&OfQueue { queue: queue.name.clone() }).set(millis as f64 / 1000.0);
-            }
-        }
-        family
-    };
     let count = |value: fn(&QueueUse) -> u32| {
         let family = Family::<OfQueue, Level>::default();
         for queue in queues {
@@ -158,14 +149,39 @@ fn queues(registry: &mut Registry, queues: &[QueueUse]) {
         past.get_or_create(&OfQueue { queue: queue.name.clone() }).set(ratio);
     }
     let registry = registry.sub_registry_with_prefix("queue");
-    registry.register("quota_gpus", "GPUs that a queue is guaranteed", gpus(|queue| queue.quota_gpu_millis));
-    registry.register("limit_gpus", "GPUs that a queue may have at most", gpus(|queue| queue.limit_gpu_millis));
-    registry.register("fair_share_gpus", "GPUs that a queue may have now", gpus(|queue| queue.fair_share_gpu_millis));
-    registry.register("held_gpus", "GPUs that a queue has", gpus(|queue| Some(queue.held_gpu_millis)));
+    amounts(registry, queues, "gpus", "GPUs", 1000.0, |queue| queue.gpu);
+    amounts(registry, queues, "cpus", "CPUs", 1000.0, |queue| queue.cpu);
+    amounts(registry, queues, "memory_bytes", "Memory of nodes", 1.0, |queue| queue.memory);
     registry.register("past_usage_ratio", "GPU time that a queue had lately, as a part of all that there was", past);
-    registry.register("pending_gpus", "GPUs that a queue waits for", gpus(|queue| Some(queue.pending_gpu_millis)));
     registry.register("running_tasks", "Members of tasks that run", count(|queue| queue.running));
     registry.register("pending_tasks", "Tasks that wait; a gang counts once", count(|queue| queue.waiting));
+}
+
+/// Registers the amounts of a resource. `unit` is one of the metric's, in the resource's unit.
+fn amounts(
+    registry: &mut Registry,
+    queues: &[QueueUse],
+    suffix: &str,
+    resource: &str,
+    unit: f64,
+    of: fn(&QueueUse) -> ResourceUse,
+) {
+    let metrics: [(&str, &str, fn(ResourceUse) -> Option<u64>); 5] = [
+        ("quota", "that a queue is guaranteed", |of| of.quota),
+        ("limit", "that a queue may have at most", |of| of.limit),
+        ("fair_share", "that a queue may have now", |of| of.fair_share),
+        ("held", "that a queue has", |of| Some(of.held)),
+        ("pending", "that a queue waits for", |of| Some(of.pending)),
+    ];
+    for (name, help, value) in metrics {
+        let family = Family::<OfQueue, Amount>::default();
+        for queue in queues {
+            if let Some(amount) = value(of(queue)) {
+                family.get_or_create(&OfQueue { queue: queue.name.clone() }).set(amount as f64 / unit);
+            }
+        }
+        registry.register(format!("{name}_{suffix}"), format!("{resource} {help}"), family);
+    }
 }
 
 fn nodes(registry: &mut Registry, view: &View, state: impl Fn(&NodeView) -> NodeState) {

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
 use crate::cluster::completion::{jobs, nodes, queues};
-use crate::cluster::{JobWords, Ports, TaskId, Text};
-use crate::quantity::{DeviceLimit, Span};
+use crate::cluster::{JobWords, Ports, Priority, TaskId, Text};
+use crate::quantity::{CountLimit, MemoryLimit, MinRuntime, Span};
 
 /// Submit a job to the cluster: a command that runs on a node with enough free resources.
 ///
@@ -203,9 +203,10 @@ pub(crate) struct ExplainArgs {
 
 /// List the queues of the cluster, or change them.
 ///
-/// All amounts are numbers of devices. QUOTA is guaranteed, LIMIT is never exceeded, and FAIR SHARE is the present
-/// entitlement of the queue. USED LATELY is what the queue has held lately of the time of all devices; the column is
-/// there only if a queue has held some.
+/// All amounts of the first table are numbers of devices. QUOTA is guaranteed, LIMIT is never exceeded, and FAIR SHARE is
+/// the present entitlement of the queue. Some columns are there only if a queue has a value: PRIORITY; PREEMPT and
+/// RECLAIM AFTER, which are the minimum run times; USED LATELY, which is what the queue has held lately of the time of
+/// all devices. If a queue has a quota or a limit of CPUs or memory, a second table shows these.
 #[derive(Args, Debug)]
 #[command(
     visible_alias = "queue",
@@ -214,6 +215,7 @@ pub(crate) struct ExplainArgs {
 Examples:
   aliquot queues
   aliquot queues set team-a --quota 4 --limit 8
+  aliquot queues set team-a --cpu-limit 64 --memory-limit 512GiB
   aliquot queues remove team-a"
 )]
 pub(crate) struct QueuesArgs {
@@ -239,6 +241,8 @@ pub(crate) enum QueuesCommand {
 Examples:
   aliquot queues set team-a --quota 4 --limit 8 --weight 2
   aliquot queues set vision --parent research --quota 0.5
+  aliquot queues set team-a --cpu-quota 32 --memory-limit 512GiB
+  aliquot queues set team-a --priority 10 --reclaim-min-runtime 30m
   aliquot queues set team-a --limit none")]
 pub(crate) struct QueueSetArgs {
     /// Name of the queue
@@ -246,13 +250,38 @@ pub(crate) struct QueueSetArgs {
     pub(crate) name: Text,
     /// Guaranteed number of devices: 4, 0.5 or none
     #[arg(long, value_name = "DEVICES", allow_hyphen_values = true)]
-    pub(crate) quota: Option<DeviceLimit>,
+    pub(crate) quota: Option<CountLimit>,
     /// Maximum number of devices: 4, 0.5, or none for no limit
     #[arg(long, value_name = "DEVICES", allow_hyphen_values = true)]
-    pub(crate) limit: Option<DeviceLimit>,
-    /// Weight of the queue when devices beyond the quotas are divided
+    pub(crate) limit: Option<CountLimit>,
+    /// Guaranteed number of CPUs: 32, 0.5 or none. If any queue has a quota or limit of CPUs, they are divided among all
+    /// queues, as devices are
+    #[arg(long, value_name = "CPUS", allow_hyphen_values = true)]
+    pub(crate) cpu_quota: Option<CountLimit>,
+    /// Maximum number of CPUs: 64, 0.5, or none for no limit
+    #[arg(long, value_name = "CPUS", allow_hyphen_values = true)]
+    pub(crate) cpu_limit: Option<CountLimit>,
+    /// Guaranteed memory of the nodes: 256GiB or none. If any queue has a quota or limit of memory, it is divided among all
+    /// queues, as devices are
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) memory_quota: Option<MemoryLimit>,
+    /// Maximum memory of the nodes: 512GiB, or none for no limit
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) memory_limit: Option<MemoryLimit>,
+    /// Weight of the queue when what is beyond the quotas is divided
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least(1_u32))]
     pub(crate) weight: Option<u32>,
+    /// Priority of the queue: of what is beyond the quotas, queues with a greater number get their part first [default of
+    /// a new queue: 0]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) priority: Option<Priority>,
+    /// How long a task must have run before one of the same queue with a greater priority may evict it: 10m, 0, or none
+    /// for that of the queue above
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) preempt_min_runtime: Option<MinRuntime>,
+    /// How long a task must have run before another queue may take its place: 10m, 0, or none for that of the queue above
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) reclaim_min_runtime: Option<MinRuntime>,
     /// The parent of a new queue; it cannot be changed later [default: none]
     #[arg(long, value_name = "QUEUE", add = ArgValueCompleter::new(queues))]
     pub(crate) parent: Option<Text>,

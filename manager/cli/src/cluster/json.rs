@@ -1,7 +1,8 @@
 //! The scheduler's answers as JSON: exact figures, units in the names, and fields named as in the gRPC contract.
 
 use aliquot_proto::scheduler::v1::{
-    Job, JobSpec, Member, MemberDevice, Mount, Node, NodeDevice, Queue, Restart, SecretUse, Task, Toleration,
+    Job, JobSpec, Member, MemberDevice, Mount, Node, NodeDevice, Queue, QueueAmounts, QueueRules, Restart, SecretUse,
+    Task, Toleration,
 };
 use serde_json::{Value, json};
 
@@ -103,6 +104,25 @@ fn member_device(device: &MemberDevice) -> Value {
     json!({ "uuid": device.uuid, "core_millis": device.core_millis, "memory_bytes": device.memory_bytes })
 }
 
+/// Of CPU or of memory.
+fn queue_amounts(amounts: &QueueAmounts) -> Value {
+    json!({
+        "quota": amounts.quota,
+        "limit": amounts.limit,
+        "held": amounts.held,
+        "fair_share": amounts.fair_share,
+        "pending": amounts.pending,
+    })
+}
+
+fn queue_rules(rules: &QueueRules) -> Value {
+    json!({
+        "priority": rules.priority,
+        "preempt_min_runtime_ms": rules.preempt_min_runtime_ms,
+        "reclaim_min_runtime_ms": rules.reclaim_min_runtime_ms,
+    })
+}
+
 /// A queue with its quota and its use.
 pub(crate) fn queue(queue: &Queue) -> Value {
     json!({
@@ -117,6 +137,9 @@ pub(crate) fn queue(queue: &Queue) -> Value {
         "pending_gpu_millis": queue.pending_gpu_millis,
         "running": queue.running,
         "pending": queue.pending,
+        "rules": queue.rules.as_ref().map(queue_rules),
+        "cpu_millis": queue.cpu_millis.as_ref().map(queue_amounts),
+        "memory_bytes": queue.memory_bytes.as_ref().map(queue_amounts),
     })
 }
 

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use aliquot_proto::scheduler::v1::{ListQueuesRequest, Queue, RemoveQueueRequest};
+use aliquot_proto::scheduler::v1::{ListQueuesRequest, Queue, QueueAmounts, QueueRules, RemoveQueueRequest};
 use serde_json::json;
 
-use super::{Client, connect_to_running, failed, json};
+use super::{Client, Priority, connect_to_running, failed, json};
 use crate::args::{QueueRemoveArgs, QueueSetArgs, QueuesArgs, QueuesCommand};
-use crate::error::Result;
+use crate::error::{Failure, Result};
 use crate::output::{self, Look};
-use crate::quantity::{DeviceLimit, percent_human, thousandths_human};
+use crate::quantity::{CountLimit, MemoryLimit, MinRuntime, bytes_human, percent_human, span_human, thousandths_human};
 use crate::table::{Align, Table, printable};
 
 /// Prints the queues, or changes one.
@@ -37,7 +37,13 @@ async fn list(client: &mut Client, as_json: bool) -> Result<()> {
 /// Makes a queue, or changes the settings of one that the options name.
 async fn set(client: &mut Client, args: &QueueSetArgs) -> Result<()> {
     let name = args.name.as_str();
-    let before = known(client).await?.into_iter().find(|queue| queue.name == name);
+    let queues = known(client).await?;
+    let is_older = queues.iter().all(|queue| queue.rules.is_none());
+    if let Some(option) = newer_option(args).filter(|_| is_older && !queues.is_empty()) {
+        return Err(Failure::new(format!("the scheduler is of an older version, which knows no {option} of queues"))
+            .hint("update the scheduler, or leave the option out"));
+    }
+    let before = queues.into_iter().find(|queue| queue.name == name);
     let wanted = changed(before.unwrap_or_else(|| Queue { name: name.to_owned(), ..Queue::default() }), args);
     let queue = client.set_queue(wanted).await.map_err(failed)?.into_inner();
     if args.json {
@@ -46,13 +52,44 @@ async fn set(client: &mut Client, args: &QueueSetArgs) -> Result<()> {
     output::print(&format!("{}\n", printable(&queue.name)))
 }
 
+/// An option that schedulers of older versions ignore.
+fn newer_option(args: &QueueSetArgs) -> Option<&'static str> {
+    let options = [
+        ("--cpu-quota", args.cpu_quota.is_some()),
+        ("--cpu-limit", args.cpu_limit.is_some()),
+        ("--memory-quota", args.memory_quota.is_some()),
+        ("--memory-limit", args.memory_limit.is_some()),
+        ("--priority", args.priority.is_some()),
+        ("--preempt-min-runtime", args.preempt_min_runtime.is_some()),
+        ("--reclaim-min-runtime", args.reclaim_min_runtime.is_some()),
+    ];
+    options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+}
+
 fn changed(queue: Queue, args: &QueueSetArgs) -> Queue {
-    let limit = |given: Option<DeviceLimit>, before: Option<u64>| given.map_or(before, DeviceLimit::millis);
+    let limit = |given: Option<CountLimit>, before: Option<u64>| given.map_or(before, CountLimit::millis);
+    let memory = |given: Option<MemoryLimit>, before: Option<u64>| given.map_or(before, MemoryLimit::bytes);
+    let time = |given: Option<MinRuntime>, before: Option<u64>| given.map_or(before, MinRuntime::millis);
+    // What is not set here stays as it is.
+    let rules = queue.rules.unwrap_or_default();
+    let rules = QueueRules {
+        priority: args.priority.map_or(rules.priority, Priority::number),
+        preempt_min_runtime_ms: time(args.preempt_min_runtime, rules.preempt_min_runtime_ms),
+        reclaim_min_runtime_ms: time(args.reclaim_min_runtime, rules.reclaim_min_runtime_ms),
+    };
+    let has_rules = args.priority.is_some() || args.preempt_min_runtime.is_some() || args.reclaim_min_runtime.is_some();
+    let amounts = |quota, limit| QueueAmounts { quota, limit, ..QueueAmounts::default() };
+    let (cpu, bytes) = (queue.cpu_millis.unwrap_or_default(), queue.memory_bytes.unwrap_or_default());
+    let cpu = amounts(limit(args.cpu_quota, cpu.quota), limit(args.cpu_limit, cpu.limit));
+    let bytes = amounts(memory(args.memory_quota, bytes.quota), memory(args.memory_limit, bytes.limit));
     Queue {
         parent: args.parent.as_ref().map_or(queue.parent, |parent| parent.as_str().to_owned()),
         quota_gpu_millis: limit(args.quota, queue.quota_gpu_millis),
         limit_gpu_millis: limit(args.limit, queue.limit_gpu_millis),
         weight: args.weight.unwrap_or(queue.weight),
+        rules: has_rules.then_some(rules),
+        cpu_millis: (args.cpu_quota.is_some() || args.cpu_limit.is_some()).then_some(cpu),
+        memory_bytes: (args.memory_quota.is_some() || args.memory_limit.is_some()).then_some(bytes),
         name: queue.name,
         ..Queue::default()
     }
@@ -81,13 +118,22 @@ fn text(queues: &[Queue], look: Look) -> String {
         ("RUNNING", Align::Right),
         ("PENDING", Align::Right),
     ];
+    let rules = |queue: &Queue| queue.rules.unwrap_or_default();
+    let time = |millis: Option<u64>| millis.map_or_else(|| "-".to_owned(), |millis| span_human(millis / 1000));
+    let has_priorities = queues.iter().any(|queue| rules(queue).priority != 0);
+    let has_preempt = queues.iter().any(|queue| rules(queue).preempt_min_runtime_ms.is_some());
+    let has_reclaim = queues.iter().any(|queue| rules(queue).reclaim_min_runtime_ms.is_some());
     let were_used = queues.iter().any(|queue| queue.past_usage_ppm > 0);
+    columns.extend(has_priorities.then_some(("PRIORITY", Align::Right)));
+    columns.extend(has_preempt.then_some(("PREEMPT AFTER", Align::Right)));
+    columns.extend(has_reclaim.then_some(("RECLAIM AFTER", Align::Right)));
     columns.extend(were_used.then_some(("USED LATELY", Align::Right)));
     let mut table = Table::new(columns);
-    for (depth, queue) in as_tree(queues) {
+    let tree = as_tree(queues);
+    for (depth, queue) in &tree {
         let devices = |millis: Option<u64>| millis.map_or_else(|| "-".to_owned(), thousandths_human);
         let mut row = vec![
-            format!("{}{}", "  ".repeat(depth), queue.name),
+            format!("{}{}", "  ".repeat(*depth), queue.name),
             devices(queue.quota_gpu_millis),
             devices(queue.limit_gpu_millis),
             queue.weight.max(1).to_string(),
@@ -97,10 +143,44 @@ fn text(queues: &[Queue], look: Look) -> String {
             queue.running.to_string(),
             queue.pending.to_string(),
         ];
+        row.extend(has_priorities.then(|| rules(queue).priority.to_string()));
+        row.extend(has_preempt.then(|| time(rules(queue).preempt_min_runtime_ms)));
+        row.extend(has_reclaim.then(|| time(rules(queue).reclaim_min_runtime_ms)));
         row.extend(were_used.then(|| percent_human(queue.past_usage_ppm)));
         table.row(row);
     }
-    table.render_as(look)
+    table.render_as(look) + &of_nodes(tree.into_iter().map(|(_, queue)| queue), look)
+}
+
+/// What queues have of CPUs and memory. A resource is there if a queue has a quota or a limit of it.
+fn of_nodes<'a>(queues: impl Iterator<Item = &'a Queue> + Clone, look: Look) -> String {
+    let resources: [(&str, fn(&Queue) -> Option<QueueAmounts>, fn(u64) -> String); 2] =
+        [("cpu", |queue| queue.cpu_millis, thousandths_human), ("memory", |queue| queue.memory_bytes, bytes_human)];
+    let is_bounded = |of: QueueAmounts| of.quota.is_some() || of.limit.is_some();
+    let shown: Vec<_> =
+        resources.into_iter().filter(|(_, of, _)| queues.clone().filter_map(of).any(is_bounded)).collect();
+    if shown.is_empty() {
+        return String::new();
+    }
+    let columns = ["QUOTA", "LIMIT", "FAIR SHARE", "HELD", "ASKED FOR"].map(|heading| (heading, Align::Right));
+    let mut table = Table::new([("QUEUE", Align::Left), ("RESOURCE", Align::Left)].into_iter().chain(columns));
+    for queue in queues {
+        for (name, of, human) in &shown {
+            let used = |of: &QueueAmounts| of.held > 0 || of.pending > 0;
+            let Some(amounts) = of(queue).filter(|of| is_bounded(*of) || used(of)) else { continue };
+            let amount = |amount: Option<u64>| amount.map_or_else(|| "-".to_owned(), human);
+            table.row(vec![
+                queue.name.clone(),
+                (*name).to_owned(),
+                amount(amounts.quota),
+                amount(amounts.limit),
+                amount(amounts.fair_share),
+                human(amounts.held),
+                human(amounts.pending),
+            ]);
+        }
+    }
+    format!("\n{}", table.render_as(look))
 }
 
 /// Each queue below its parent, by name, with its depth. A queue whose parent is not listed stands at the top.
@@ -127,7 +207,21 @@ impl QueueSetArgs {
     #[cfg(test)]
     fn of(name: &str) -> QueueSetArgs {
         let name: super::Text = name.parse().unwrap();
-        QueueSetArgs { name, quota: None, limit: None, weight: None, parent: None, json: false }
+        QueueSetArgs {
+            name,
+            quota: None,
+            limit: None,
+            cpu_quota: None,
+            cpu_limit: None,
+            memory_quota: None,
+            memory_limit: None,
+            weight: None,
+            priority: None,
+            preempt_min_runtime: None,
+            reclaim_min_runtime: None,
+            parent: None,
+            json: false,
+        }
     }
 }
 
@@ -170,6 +264,44 @@ mod tests {
     }
 
     #[test]
+    fn cpu_and_memory_are_shown_where_a_queue_has_some() {
+        let amounts = |quota, limit, held| {
+            Some(QueueAmounts { quota, limit, held, fair_share: Some(16_000), ..QueueAmounts::default() })
+        };
+        let none = amounts(None, None, 0);
+        let team =
+            Queue { cpu_millis: amounts(Some(8000), Some(32_500), 4000), memory_bytes: none, ..queue("team", "") };
+        let busy = Queue { cpu_millis: amounts(None, None, 500), memory_bytes: none, ..queue("busy", "team") };
+        let idle = Queue { cpu_millis: none, memory_bytes: none, ..queue("idle", "") };
+        let shown = text(&[busy.clone(), idle.clone(), team], Look::PLAIN);
+        let second = shown.split_once("\n\n").map(|(_, second)| second);
+        assert_eq!(
+            second,
+            Some(
+                "QUEUE  RESOURCE  QUOTA  LIMIT  FAIR SHARE  HELD  ASKED FOR\n\
+                 team   cpu           8   32.5          16     4          0\n\
+                 busy   cpu           -      -          16   0.5          0\n"
+            )
+        );
+        assert!(!text(&[busy, idle], Look::PLAIN).contains("cpu"));
+    }
+
+    #[test]
+    fn the_rules_of_queues_are_shown_where_a_queue_has_some() {
+        let rules = QueueRules { priority: -3, preempt_min_runtime_ms: Some(0), reclaim_min_runtime_ms: Some(600_000) };
+        let shown = text(&[Queue { rules: Some(rules), ..queue("a", "") }, queue("b", "")], Look::PLAIN);
+        let ends: Vec<&str> = shown.lines().filter_map(|line| line.get(75..)).map(str::trim).collect();
+        assert_eq!(
+            ends,
+            [
+                "PRIORITY  PREEMPT AFTER  RECLAIM AFTER",
+                "-3             0s            10m",
+                "0              -              -"
+            ]
+        );
+    }
+
+    #[test]
     fn every_queue_is_shown_once_whatever_the_parents_are() {
         let queues = [queue("a", "b"), queue("b", "a"), queue("c", "gone"), queue("d", "d")];
         let shown: Vec<_> = as_tree(&queues).iter().map(|(depth, queue)| (*depth, queue.name.as_str())).collect();
@@ -198,5 +330,36 @@ mod tests {
         let args =
             QueueSetArgs { weight: Some(5), parent: Some("other".parse().unwrap()), ..QueueSetArgs::of("team-a") };
         assert_eq!(set(args), Queue { weight: 5, parent: "other".to_owned(), ..unchanged });
+    }
+
+    #[test]
+    fn only_the_rules_and_amounts_that_are_given_are_sent() {
+        let amounts = |quota, limit, held| QueueAmounts { quota, limit, held, ..QueueAmounts::default() };
+        let before = Queue {
+            rules: Some(QueueRules { priority: 1, reclaim_min_runtime_ms: Some(5), ..QueueRules::default() }),
+            cpu_millis: Some(amounts(Some(1000), Some(2000), 7)),
+            memory_bytes: Some(amounts(None, Some(9), 7)),
+            ..queue("team-a", "")
+        };
+        let set = |args: QueueSetArgs| {
+            let Queue { rules, cpu_millis, memory_bytes, .. } = changed(before.clone(), &args);
+            (rules, cpu_millis, memory_bytes)
+        };
+        assert_eq!(set(QueueSetArgs::of("team-a")), (None, None, None));
+        let args = QueueSetArgs {
+            priority: Some("-3".parse().unwrap()),
+            cpu_limit: Some("none".parse().unwrap()),
+            ..QueueSetArgs::of("team-a")
+        };
+        let rules = QueueRules { priority: -3, preempt_min_runtime_ms: None, reclaim_min_runtime_ms: Some(5) };
+        assert_eq!(set(args), (Some(rules), Some(amounts(Some(1000), None, 0)), None));
+        let args = QueueSetArgs {
+            preempt_min_runtime: Some("10m".parse().unwrap()),
+            reclaim_min_runtime: Some("none".parse().unwrap()),
+            memory_quota: Some("1GiB".parse().unwrap()),
+            ..QueueSetArgs::of("team-a")
+        };
+        let rules = QueueRules { priority: 1, preempt_min_runtime_ms: Some(600_000), reclaim_min_runtime_ms: None };
+        assert_eq!(set(args), (Some(rules), None, Some(amounts(Some(1 << 30), Some(9), 0))));
     }
 }

@@ -16,14 +16,14 @@ use serde::Deserialize;
 
 pub(crate) use array::{Indices, short as indices_short};
 pub(crate) use schema::json_schema;
-pub(crate) use values::{Count, JobId, Text};
+pub(crate) use values::{Count, JobId, Priority, Text};
 pub(crate) use yaml::read;
 
 use crate::cluster::completion;
 use crate::error::{Failure, Result, exit};
 use crate::priority::Priority as PriorityClass;
 use crate::quantity::{Bytes, CorePercent, Span, Thousandths};
-use values::{Key, Label, MountWord, Pair, Priority, Restart, SecretWord, Times, Variable};
+use values::{Key, Label, MountWord, Pair, Restart, SecretWord, Times, Variable};
 
 /// A job, as `aliquot submit` takes it. Every key is an option of the same name; `command` is the text after `--`.
 #[derive(Args, Deserialize, JsonSchema, Debug, Clone, Default, PartialEq)]

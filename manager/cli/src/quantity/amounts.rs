@@ -7,8 +7,8 @@ use super::{Memory, QuantityError};
 
 const BYTES_ACCEPTED: &str = "write a number with its unit, such as 512MiB, 1.5GiB or 4GB";
 const THOUSANDTHS_ACCEPTED: &str = "write a number with at most three digits after the point, such as 2 or 0.5";
-const LIMIT_ACCEPTED: &str =
-    "write a number of devices with at most three digits after the point, such as 4 or 0.5, or none";
+const LIMIT_ACCEPTED: &str = "write a number with at most three digits after the point, such as 4 or 0.5, or none";
+const MEMORY_LIMIT_ACCEPTED: &str = "write a number with its unit, such as 512GiB or 1.5TiB, or none";
 
 /// An amount of memory in bytes, never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,24 +58,49 @@ impl FromStr for Thousandths {
     }
 }
 
-/// The quota or limit of a queue: a number of devices, which may be 0, or none.
+/// The quota or limit of a queue: a number of devices or CPUs, which may be 0, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DeviceLimit(Option<u64>);
+pub(crate) struct CountLimit(Option<u64>);
 
-impl DeviceLimit {
-    /// In thousandths of a device; `None` if none is set.
+impl CountLimit {
+    /// In thousandths of a device or CPU; `None` if none is set.
     pub(crate) fn millis(self) -> Option<u64> {
         self.0
     }
 }
 
-impl FromStr for DeviceLimit {
+impl FromStr for CountLimit {
     type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         match text {
-            "none" => Ok(DeviceLimit(None)),
-            _ => thousandths(text, LIMIT_ACCEPTED).map(|millis| DeviceLimit(Some(millis))),
+            "none" => Ok(CountLimit(None)),
+            _ => thousandths(text, LIMIT_ACCEPTED).map(|millis| CountLimit(Some(millis))),
+        }
+    }
+}
+
+/// The quota or limit of a queue: an amount of memory, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemoryLimit(Option<u64>);
+
+impl MemoryLimit {
+    /// In bytes; `None` if none is set.
+    pub(crate) fn bytes(self) -> Option<u64> {
+        self.0
+    }
+}
+
+impl FromStr for MemoryLimit {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        match text {
+            "none" => Ok(MemoryLimit(None)),
+            _ => match text.parse() {
+                Ok(Bytes(bytes)) => Ok(MemoryLimit(Some(bytes))),
+                Err(error) => Err(QuantityError { accepted: MEMORY_LIMIT_ACCEPTED, ..error }),
+            },
         }
     }
 }
@@ -130,10 +155,13 @@ mod tests {
 
     #[test]
     fn a_limit_may_be_nothing_or_none() {
-        assert_eq!("none".parse(), Ok(DeviceLimit(None)));
-        assert_eq!("0".parse(), Ok(DeviceLimit(Some(0))));
-        assert_eq!("0.5".parse(), Ok(DeviceLimit(Some(500))));
-        assert!("None".parse::<DeviceLimit>().unwrap_err().to_string().ends_with("or none"));
+        assert_eq!("none".parse(), Ok(CountLimit(None)));
+        assert_eq!("0".parse(), Ok(CountLimit(Some(0))));
+        assert_eq!("0.5".parse(), Ok(CountLimit(Some(500))));
+        assert!("None".parse::<CountLimit>().unwrap_err().to_string().ends_with("or none"));
+        assert_eq!("none".parse(), Ok(MemoryLimit(None)));
+        assert_eq!("1TiB".parse(), Ok(MemoryLimit(Some(1 << 40))));
+        assert!("64".parse::<MemoryLimit>().unwrap_err().to_string().ends_with("1.5TiB, or none"));
     }
 
     #[test]
@@ -147,7 +175,7 @@ mod tests {
     proptest! {
         #[test]
         fn never_panics(text in "\\PC*") {
-            let _ = (text.parse::<Bytes>(), text.parse::<Thousandths>(), text.parse::<DeviceLimit>());
+            let _ = (text.parse::<Bytes>(), text.parse::<MemoryLimit>(), text.parse::<Thousandths>(), text.parse::<CountLimit>());
         }
 
         #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::QuantityError;
 
+const MIN_RUNTIME_ACCEPTED: &str = "write a number with its unit, such as 30s, 10m or 1h30m, or 0, or none";
 const SPAN_ACCEPTED: &str = "write a number with its unit, such as 30s, 10m, 1h or 1h30m";
 /// A century, which is more than any manager keeps.
 const SPAN_SECONDS_MAX: u64 = 100 * 366 * 86_400;
@@ -51,6 +52,32 @@ impl FromStr for Span {
     }
 }
 
+/// A time that a queue sets, which may be 0, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MinRuntime(Option<Duration>);
+
+impl MinRuntime {
+    /// In milliseconds; `None` if none is set.
+    pub(crate) fn millis(self) -> Option<u64> {
+        self.0.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+impl FromStr for MinRuntime {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        match text {
+            "none" => Ok(MinRuntime(None)),
+            "0" | "0s" => Ok(MinRuntime(Some(Duration::ZERO))),
+            _ => match text.parse() {
+                Ok(Span(time)) => Ok(MinRuntime(Some(time))),
+                Err(error) => Err(QuantityError { accepted: MIN_RUNTIME_ACCEPTED, ..error }),
+            },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -84,10 +111,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_time_of_a_queue_may_be_nothing_or_none() {
+        let millis = |text: &str| text.parse::<MinRuntime>().map(MinRuntime::millis);
+        assert_eq!([millis("none"), millis("0"), millis("10m")], [Ok(None), Ok(Some(0)), Ok(Some(600_000))]);
+        let error = millis("10").unwrap_err().to_string();
+        assert!(error.contains("has no unit") && error.ends_with("or none"), "{error}");
+    }
+
     proptest! {
         #[test]
         fn never_panics(text in "\\PC*") {
-            let _ = text.parse::<Span>();
+            let _ = (text.parse::<Span>(), text.parse::<MinRuntime>());
         }
     }
 }

@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 use aliquot_proto::scheduler::v1::{
     CancelJobRequest, CreateJoinTokenRequest, ExplainResponse, Job, JobState, ListJobsRequest, Node, NodeState, Queue,
-    ReadLogRequest,
+    QueueAmounts, QueueRules, ReadLogRequest,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -364,6 +364,29 @@ fn queues_are_listed_and_changed() {
     let changed = Queue { limit_gpu_millis: Some(8000), ..research };
     let expected = [Asked::SetQueue(changed), Asked::SetQueue(vision), Asked::RemoveQueue("vision".to_owned())];
     assert_eq!(scheduler.asked(), expected);
+}
+
+#[test]
+fn rules_of_queues_are_not_sent_to_a_scheduler_that_ignores_them() {
+    let older = Queue { name: "default".to_owned(), weight: 1, ..Queue::default() };
+    let newer = Queue { rules: Some(QueueRules::default()), ..older.clone() };
+    let scheduler = Played::new(Scene { queues: vec![older], ..Scene::default() });
+    let set = ["queues", "set", "default", "--cpu-limit", "64", "--memory-quota", "1TiB", "--priority", "-2"];
+    let refused = output(&mut scheduler.aliquot(&set));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("an older version, which knows no --cpu-limit"), "{}", stderr(&refused));
+    assert_eq!(scheduler.asked(), []);
+    scheduler.change(|scene| scene.queues = vec![newer.clone()]);
+    let set = output(&mut scheduler.aliquot(&set));
+    assert!(set.status.success(), "{}", stderr(&set));
+    let amounts = |quota, limit| Some(QueueAmounts { quota, limit, ..QueueAmounts::default() });
+    let expected = Queue {
+        rules: Some(QueueRules { priority: -2, ..QueueRules::default() }),
+        cpu_millis: amounts(None, Some(64_000)),
+        memory_bytes: amounts(Some(1 << 40), None),
+        ..newer
+    };
+    assert_eq!(scheduler.asked(), [Asked::SetQueue(expected)]);
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Meter {
     fn given(&self, view: &View, elapsed: Duration) {
         let mut queues = BTreeSet::new();
         for queue in queue_uses(view) {
-            let seconds = elapsed.as_secs_f64() * queue.held_gpu_millis as f64 / 1000.0;
+            let seconds = elapsed.as_secs_f64() * queue.gpu.held as f64 / 1000.0;
             self.given.get_or_create(&OfQueue { queue: queue.name.clone() }).inc_by(seconds);
             queues.insert(queue.name);
         }

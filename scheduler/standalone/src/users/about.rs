@@ -11,7 +11,18 @@ pub(super) fn queue(queue: &wire::Queue) -> String {
     let wire::Queue { name, parent, quota_gpu_millis, limit_gpu_millis, weight, .. } = queue;
     let amount = |millis: &Option<u64>| millis.map_or_else(|| "none".to_owned(), |millis| millis.to_string());
     let (quota, limit) = (amount(quota_gpu_millis), amount(limit_gpu_millis));
-    format!("queue {name}: parent {parent:?}, quota_gpu_millis {quota}, limit_gpu_millis {limit}, weight {weight}")
+    let mut text =
+        format!("queue {name}: parent {parent:?}, quota_gpu_millis {quota}, limit_gpu_millis {limit}, weight {weight}");
+    if let Some(wire::QueueRules { priority, preempt_min_runtime_ms, reclaim_min_runtime_ms }) = &queue.rules {
+        let (preempt, reclaim) = (amount(preempt_min_runtime_ms), amount(reclaim_min_runtime_ms));
+        text += &format!(", priority {priority}, preempt_min_runtime_ms {preempt}, reclaim_min_runtime_ms {reclaim}");
+    }
+    for (resource, amounts) in [("cpu_millis", &queue.cpu_millis), ("memory_bytes", &queue.memory_bytes)] {
+        if let Some(wire::QueueAmounts { quota, limit, .. }) = amounts {
+            text += &format!(", {resource}: quota {}, limit {}", amount(quota), amount(limit));
+        }
+    }
+    text
 }
 
 pub(super) fn secret(name: &str, queue: &str) -> String {

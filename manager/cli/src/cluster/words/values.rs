@@ -73,7 +73,7 @@ impl FromStr for Times {
     }
 }
 
-/// A job's place in its queue.
+/// The place of a job in its queue, or of a queue among others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Priority(i32);
 
