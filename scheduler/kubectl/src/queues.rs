@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(
             table_of_resources(&[plain, busy, older, queue("team", held, memory)], Look::PLAIN),
             "\n\
-             QUEUE  RESOURCE  QUOTA  LIMIT  FAIR SHARE    HELD  ASKED FOR\n\
+             QUEUE  RESOURCE  QUOTA  LIMIT  FAIR SHARE     HELD  ASKED FOR\n\
              busy   memory      0 B      -         7 B  1.5 KiB      500 B\n\
              team   memory      all  4 GiB         7 B    1 GiB        0 B\n"
         );

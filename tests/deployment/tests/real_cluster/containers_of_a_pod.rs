@@ -39,7 +39,7 @@ impl Tests<'_> {
         }
         println!("ok: init containers, sidecars and containers of {} pods had each its own slice", names.len());
         names.iter().for_each(|name| self.remove(name));
-        wait::until_true("their slices are gone", || self.manager.slices().is_empty());
+        self.manager.have_no_slices("their slices are gone");
 
         // Both containers ask for the same, so they have one slice, one after the other.
         let init = container("init", self.image, &takes_exactly(bytes(1)), &units(30, 1));

@@ -51,7 +51,7 @@ impl Tests<'_> {
         println!("ok: a device with a critical error was not given out, and recovered");
         names.iter().for_each(|name| self.begin_to_remove(name));
         before.end(self);
-        wait::until_true("their slices are gone", || self.manager.slices().is_empty());
+        self.manager.have_no_slices("their slices are gone");
     }
 
     /// The index of the device that the pod has a part of.

@@ -54,7 +54,7 @@ impl Tests<'_> {
         for name in ["small", "small-too"] {
             self.namespace.delete("pod", name);
         }
-        wait::until_true("their slices are gone", || self.manager.slices().is_empty());
+        self.manager.have_no_slices("their slices are gone");
         self.instances_there_are(0);
         println!("ok: no instance is left");
     }

@@ -24,7 +24,7 @@ impl Tests<'_> {
         assert!(said.starts_with(&format!("device 0: total {}, free {0}", 80 * MIB)), "{said}");
         self.namespace.delete("pod", "meanwhile");
         self.namespace.delete_all("resourceclaim");
-        wait::until_true("the slices of both are gone", || self.manager.slices().is_empty());
+        self.manager.have_no_slices("the slices of both are gone");
         println!("ok: a pod waited for the manager, and one that had ended meanwhile left nothing");
     }
 

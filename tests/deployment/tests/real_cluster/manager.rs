@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use aliquot_deployment::directory;
 use aliquot_harness::{SimulatedGpu, artifacts, run, tool, wait};
@@ -234,6 +235,25 @@ impl Manager<'_> {
     /// The slices on all nodes and their use, as `aliquot ps` shows them.
     pub(crate) fn slices(&self) -> Vec<Value> {
         self.ask(&["ps", "--json"])
+    }
+
+    /// Waits until there is no slice. What is still there after a minute is printed, with what the managers have logged
+    /// about it.
+    #[track_caller]
+    pub(crate) fn have_no_slices(&self, what: &str) {
+        let began = Instant::now();
+        let mut is_said = false;
+        wait::until_true(what, || {
+            let left = self.slices();
+            if !left.is_empty() && !is_said && began.elapsed() > Duration::from_secs(60) {
+                is_said = true;
+                println!("still there: {left:#?}");
+                let names: Vec<&str> = left.iter().filter_map(|slice| slice["name"].as_str()).collect();
+                let is_about = |line: &&str| names.iter().any(|name| line.contains(name));
+                self.logs().lines().filter(is_about).for_each(|line| println!("{line}"));
+            }
+            left.is_empty()
+        });
     }
 
     /// The slice of that name, as `aliquot slice ls` shows it.

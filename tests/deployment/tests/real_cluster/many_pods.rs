@@ -68,7 +68,7 @@ impl Tests<'_> {
         for kind in ["pod", "resourceclaim"] {
             self.namespace.begin_to_delete_all(kind);
         }
-        wait::until_true("all slices are gone", || self.manager.slices().is_empty());
+        self.manager.have_no_slices("all slices are gone");
         let gone = ending.elapsed();
         println!(
             "ok: {count} pods started at once, ran after {running:?}, wrong identity 0, and were gone after {gone:?}"

@@ -47,7 +47,7 @@ impl Tests<'_> {
         self.expect_refusal(name, &["coreLimitPercent is 20", "30 percent"]);
         self.expect_refusal("two", &["container \"main\"", "\"two\"", "\"other\"", "one slice"]);
         self.namespace.delete("resourceclaim", "other");
-        wait::until_true("nothing of them is left", || self.manager.slices().is_empty());
+        self.manager.have_no_slices("nothing of them is left");
     }
 
     /// Waits until the pod with the claim is refused with these words, and removes both. Kubelet asks again when the pod

@@ -40,6 +40,6 @@ impl Tests<'_> {
         self.namespace.wait_for_output(waiting, "held");
         println!("ok: without consumable capacity each claim had a whole device, and one more waited: {why}");
         names.iter().filter(|name| *name != first).for_each(|name| self.remove(name));
-        wait::until_true("their slices are gone", || self.manager.slices().is_empty());
+        self.manager.have_no_slices("their slices are gone");
     }
 }
