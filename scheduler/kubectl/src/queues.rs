@@ -55,7 +55,9 @@ fn table_of_quotas(quotas: &[Row], look: Look) -> String {
 
 /// What queues have of CPU and memory. A resource is there if a queue has a quota or a limit of it.
 fn table_of_resources(queues: &[Queue], look: Look) -> String {
-    let resources: [(&str, fn(&Queue) -> Option<QueueAmounts>, fn(u64) -> String); 2] =
+    type Of = fn(&Queue) -> Option<QueueAmounts>;
+    type Human = fn(u64) -> String;
+    let resources: [(&str, Of, Human); 2] =
         [("cpu", |queue| queue.cpu_millis, thousandths_human), ("memory", |queue| queue.memory_bytes, bytes_human)];
     let is_bounded = |of: QueueAmounts| of.quota.is_some_and(|quota| quota > 0) || of.limit.is_some();
     let shown: Vec<_> =

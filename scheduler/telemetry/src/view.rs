@@ -166,7 +166,8 @@ fn amounts(
     unit: f64,
     of: fn(&QueueUse) -> ResourceUse,
 ) {
-    let metrics: [(&str, &str, fn(ResourceUse) -> Option<u64>); 5] = [
+    type Value = fn(ResourceUse) -> Option<u64>;
+    let metrics: [(&str, &str, Value); 5] = [
         ("quota", "that a queue is guaranteed", |of| of.quota),
         ("limit", "that a queue may have at most", |of| of.limit),
         ("fair_share", "that a queue may have now", |of| of.fair_share),

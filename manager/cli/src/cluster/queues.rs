@@ -154,7 +154,9 @@ fn text(queues: &[Queue], look: Look) -> String {
 
 /// What queues have of CPUs and memory. A resource is there if a queue has a quota or a limit of it.
 fn of_nodes<'a>(queues: impl Iterator<Item = &'a Queue> + Clone, look: Look) -> String {
-    let resources: [(&str, fn(&Queue) -> Option<QueueAmounts>, fn(u64) -> String); 2] =
+    type Of = fn(&Queue) -> Option<QueueAmounts>;
+    type Human = fn(u64) -> String;
+    let resources: [(&str, Of, Human); 2] =
         [("cpu", |queue| queue.cpu_millis, thousandths_human), ("memory", |queue| queue.memory_bytes, bytes_human)];
     let is_bounded = |of: QueueAmounts| of.quota.is_some() || of.limit.is_some();
     let shown: Vec<_> =

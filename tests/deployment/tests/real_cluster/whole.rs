@@ -1,7 +1,5 @@
 //! Claims where Kubernetes gives out whole devices only, because its consumable capacity is off.
 
-use aliquot_harness::wait;
-
 use super::Tests;
 use super::holder::HELD_BYTES;
 use super::objects::holds;
