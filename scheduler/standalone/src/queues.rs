@@ -78,15 +78,26 @@ impl Queues {
     }
 
     /// All queues for the engine, each after its parent. A queue names each resource that any queue names: otherwise its
-    /// weight would not count when that resource is divided.
+    /// weight would not count when that resource is divided. A resource of which queues have only limits is not divided:
+    /// every queue may have all of it, up to its limit.
     pub(crate) fn for_engine(&self) -> impl Iterator<Item = QueueSpec> {
         let named: BTreeSet<&Resource> = self.0.values().flat_map(|spec| spec.allowances.keys()).collect();
+        let has_quota = |spec: &QueueSpec, resource: &Resource| {
+            spec.allowances.get(resource).is_some_and(|allowance| allowance.quota != Some(0))
+        };
+        let is_divided = |resource: &Resource| {
+            *resource == Resource::DeviceCore || self.0.values().any(|spec| has_quota(spec, resource))
+        };
+        let named: Vec<(&Resource, bool)> = named.into_iter().map(|of| (of, is_divided(of))).collect();
         self.specs().map(move |spec| {
             let mut spec = spec.clone();
             let weight = spec.allowances.get(&Resource::DeviceCore).map_or(1, |allowance| allowance.weight);
-            for resource in &named {
+            for (resource, is_divided) in &named {
                 let unnamed = Allowance { weight, ..Allowance::UNNAMED };
-                spec.allowances.entry((*resource).clone()).or_insert(unnamed);
+                let allowance = spec.allowances.entry((*resource).clone()).or_insert(unnamed);
+                if !is_divided {
+                    allowance.quota = None;
+                }
             }
             spec
         })
@@ -378,6 +389,22 @@ mod tests {
         assert_eq!(names(&queues.told("b", None)), ["without b", "a"]);
         let a = queues.for_engine().next().unwrap();
         assert_eq!(shown(&a), shown(queues.specs().next().unwrap()), "users see what they have set");
+    }
+
+    #[test]
+    fn a_limit_alone_takes_no_guarantee_from_other_queues() {
+        let mut queues = Queues::default();
+        let of_cpu = |queues: &Queues| {
+            let specs = queues.for_engine();
+            specs.map(|spec| spec.allowances[&Resource::Cpu]).map(|of| (of.quota, of.limit)).collect::<Vec<_>>()
+        };
+        queues.set(read(queue("a", "")).unwrap());
+        queues.set(read(wire::Queue { cpu_millis: bounds(None, Some(3)), ..queue("b", "") }).unwrap());
+        assert_eq!(of_cpu(&queues), [(None, None), (None, Some(3))]);
+        let quota = read(wire::Queue { cpu_millis: bounds(Some(2), None), ..queue("a", "") }).unwrap();
+        assert_eq!(names(&queues.told("a", Some(&quota))), ["a", "b"], "CPU is divided from now on");
+        queues.set(quota);
+        assert_eq!(of_cpu(&queues), [(Some(2), None), (Some(0), Some(3))]);
     }
 
     #[test]

@@ -254,15 +254,15 @@ pub(crate) struct QueueSetArgs {
     /// Maximum number of devices: 4, 0.5, or none for no limit
     #[arg(long, value_name = "DEVICES", allow_hyphen_values = true)]
     pub(crate) limit: Option<CountLimit>,
-    /// Guaranteed number of CPUs: 32, 0.5 or none. If any queue has a quota or limit of CPUs, they are divided among all
-    /// queues, as devices are
+    /// Guaranteed number of CPUs: 32, 0.5 or none. If any queue has a quota of CPUs, they are divided among all queues, as
+    /// devices are
     #[arg(long, value_name = "CPUS", allow_hyphen_values = true)]
     pub(crate) cpu_quota: Option<CountLimit>,
     /// Maximum number of CPUs: 64, 0.5, or none for no limit
     #[arg(long, value_name = "CPUS", allow_hyphen_values = true)]
     pub(crate) cpu_limit: Option<CountLimit>,
-    /// Guaranteed memory of the nodes: 256GiB or none. If any queue has a quota or limit of memory, it is divided among all
-    /// queues, as devices are
+    /// Guaranteed memory of the nodes: 256GiB or none. If any queue has a quota of memory, it is divided among all queues,
+    /// as devices are
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory_quota: Option<MemoryLimit>,
     /// Maximum memory of the nodes: 512GiB, or none for no limit

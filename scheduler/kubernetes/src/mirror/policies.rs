@@ -43,15 +43,15 @@ impl Mirror {
         })
     }
 
-    /// Checks what a pod of a gang asks for against what its gang may have of one node.
-    ///
-    /// # Errors
-    /// It asks for more devices.
     /// The devices that the gang of a pod may have of one node, if it has a policy that says so.
     pub(super) fn devices_per_node_max(&self, facts: &PodFacts) -> Option<u16> {
         self.group_of(facts).and_then(|group| group.spread.max_devices_per_node)
     }
 
+    /// Checks what a pod of a gang asks for against what its gang may have of one node.
+    ///
+    /// # Errors
+    /// It asks for more devices.
     pub(super) fn check_devices_per_node(&self, facts: &PodFacts, devices: u16) -> Result<(), String> {
         match self.devices_per_node_max(facts).filter(|most| devices > *most) {
             None => Ok(()),
