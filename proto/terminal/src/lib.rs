@@ -6,4 +6,5 @@ pub mod human;
 pub mod look;
 pub mod number;
 pub mod points;
+pub mod queue_resources;
 pub mod table;

@@ -2,8 +2,9 @@
 
 use aliquot_api_server::message;
 use aliquot_api_server::questions::{Queue, QueueAmounts, Queues};
-use aliquot_terminal::human::{bytes_human, percent_human, thousandths_human};
+use aliquot_terminal::human::{percent_human, thousandths_human};
 use aliquot_terminal::look::Look;
+use aliquot_terminal::queue_resources::{NodeResource, QueueResource, table_of_resources};
 use aliquot_terminal::table::{Align, Table};
 use serde::Serialize;
 
@@ -23,11 +24,7 @@ pub(crate) async fn queues(cluster: &Cluster, format: Format, look: Look) -> Res
     });
     let text = match format {
         Format::Json | Format::Yaml => document(&QueuesAndQuotas { queues, quotas }, format)?,
-        _ => {
-            table(&queues, format == Format::Wide, look)
-                + &table_of_resources(&queues, look)
-                + &table_of_quotas(&quotas, look)
-        }
+        _ => table(&queues, format == Format::Wide, look) + &of_nodes(&queues, look) + &table_of_quotas(&quotas, look),
     };
     Ok(Printed { text, notes, exit: 0 })
 }
@@ -53,39 +50,16 @@ fn table_of_quotas(quotas: &[Row], look: Look) -> String {
     format!("\n{}", table.render_as(look))
 }
 
-/// What queues have of CPU and memory. A resource is there if a queue has a quota or a limit of it.
-fn table_of_resources(queues: &[Queue], look: Look) -> String {
-    type Of = fn(&Queue) -> Option<QueueAmounts>;
-    type Human = fn(u64) -> String;
-    let resources: [(&str, Of, Human); 2] =
-        [("cpu", |queue| queue.cpu_millis, thousandths_human), ("memory", |queue| queue.memory_bytes, bytes_human)];
-    let is_bounded = |of: QueueAmounts| of.quota.is_some_and(|quota| quota > 0) || of.limit.is_some();
-    let shown: Vec<_> =
-        resources.into_iter().filter(|(_, of, _)| queues.iter().filter_map(of).any(is_bounded)).collect();
-    if shown.is_empty() {
-        return String::new();
-    }
-    let columns = ["QUOTA", "LIMIT", "FAIR SHARE", "HELD", "ASKED FOR"].map(|heading| (heading, Align::Right));
-    let mut table = Table::new([("QUEUE", Align::Left), ("RESOURCE", Align::Left)].into_iter().chain(columns));
-    for queue in queues {
-        for (name, of, human) in &shown {
-            let Some(amounts) = of(queue) else { continue };
-            if amounts == (QueueAmounts { quota: Some(0), fair_share: amounts.fair_share, ..QueueAmounts::default() }) {
-                continue;
-            }
-            let amount = |amount: Option<u64>, without: &str| amount.map_or(without.to_owned(), human);
-            table.row(vec![
-                queue.name.clone(),
-                (*name).to_owned(),
-                amount(amounts.quota, "all"),
-                amount(amounts.limit, "-"),
-                amount(amounts.fair_share, "-"),
-                human(amounts.held),
-                human(amounts.pending),
-            ]);
-        }
-    }
-    format!("\n{}", table.render_as(look))
+/// What queues have of the nodes' CPU and memory.
+fn of_nodes(queues: &[Queue], look: Look) -> String {
+    let rows = queues.iter().flat_map(|queue| {
+        let amounts = [(NodeResource::Cpu, queue.cpu_millis), (NodeResource::Memory, queue.memory_bytes)];
+        amounts.into_iter().filter_map(|(resource, amounts)| {
+            let QueueAmounts { quota, limit, fair_share, held, pending } = amounts?;
+            Some(QueueResource { queue: &queue.name, resource, quota, limit, fair_share, held, pending })
+        })
+    });
+    table_of_resources(&rows.collect::<Vec<_>>(), "0", look)
 }
 
 fn table(queues: &[Queue], is_wide: bool, look: Look) -> String {
@@ -123,26 +97,14 @@ mod tests {
 
     #[test]
     fn cpu_and_memory_are_shown_where_a_queue_has_some() {
-        let none = QueueAmounts { quota: Some(0), fair_share: Some(7), ..QueueAmounts::default() };
-        let held = QueueAmounts { held: 1500, pending: 500, ..none };
-        let queue = |name: &str, cpu, memory| Queue {
-            name: name.into(),
-            cpu_millis: Some(cpu),
-            memory_bytes: Some(memory),
-            ..Queue::default()
-        };
-        let (plain, busy) = (queue("plain", none, none), queue("busy", held, held));
-        // A quota of everything alone bounds nothing.
-        let all = queue("default", QueueAmounts::default(), QueueAmounts::default());
-        assert_eq!(table_of_resources(&[plain.clone(), busy.clone(), all], Look::PLAIN), "");
+        let memory = QueueAmounts { quota: Some(0), limit: Some(4 << 30), held: 1 << 30, ..QueueAmounts::default() };
         let older = Queue { name: "older".into(), ..Queue::default() };
-        let memory = QueueAmounts { quota: None, limit: Some(4 << 30), held: 1 << 30, ..none };
+        let team = Queue { name: "team".into(), memory_bytes: Some(memory), ..Queue::default() };
         assert_eq!(
-            table_of_resources(&[plain, busy, older, queue("team", held, memory)], Look::PLAIN),
+            of_nodes(&[older, team], Look::PLAIN),
             "\n\
-             QUEUE  RESOURCE  QUOTA  LIMIT  FAIR SHARE     HELD  ASKED FOR\n\
-             busy   memory      0 B      -         7 B  1.5 KiB      500 B\n\
-             team   memory      all  4 GiB         7 B    1 GiB        0 B\n"
+             QUEUE  RESOURCE  QUOTA  LIMIT  FAIR SHARE   HELD  ASKED FOR\n\
+             team   memory        0  4 GiB           -  1 GiB        0 B\n"
         );
     }
 

@@ -12,7 +12,6 @@ use common::{list, texts, with_each_slice};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The program's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/folder/check_runtime.cu");
 
 /// Allowed error of shares in percentage points: see `hooks_off.rs`.

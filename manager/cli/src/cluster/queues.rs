@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use aliquot_proto::scheduler::v1::{ListQueuesRequest, Queue, QueueAmounts, QueueRules, RemoveQueueRequest};
+use aliquot_terminal::queue_resources::{NodeResource, QueueResource, table_of_resources};
 use serde_json::json;
 
 use super::{Client, Priority, connect_to_running, failed, json};
 use crate::args::{QueueRemoveArgs, QueueSetArgs, QueuesArgs, QueuesCommand};
 use crate::error::{Failure, Result};
 use crate::output::{self, Look};
-use crate::quantity::{CountLimit, MemoryLimit, MinRuntime, bytes_human, percent_human, span_human, thousandths_human};
+use crate::quantity::{CountLimit, MemoryLimit, MinRuntime, percent_human, span_human, thousandths_human};
 use crate::table::{Align, Table, printable};
 
 /// Prints the queues, or changes one.
@@ -152,37 +153,17 @@ fn text(queues: &[Queue], look: Look) -> String {
     table.render_as(look) + &of_nodes(tree.into_iter().map(|(_, queue)| queue), look)
 }
 
-/// What queues have of CPUs and memory. A resource is there if a queue has a quota or a limit of it.
-fn of_nodes<'a>(queues: impl Iterator<Item = &'a Queue> + Clone, look: Look) -> String {
-    type Of = fn(&Queue) -> Option<QueueAmounts>;
-    type Human = fn(u64) -> String;
-    let resources: [(&str, Of, Human); 2] =
-        [("cpu", |queue| queue.cpu_millis, thousandths_human), ("memory", |queue| queue.memory_bytes, bytes_human)];
-    let is_bounded = |of: QueueAmounts| of.quota.is_some() || of.limit.is_some();
-    let shown: Vec<_> =
-        resources.into_iter().filter(|(_, of, _)| queues.clone().filter_map(of).any(is_bounded)).collect();
-    if shown.is_empty() {
-        return String::new();
-    }
-    let columns = ["QUOTA", "LIMIT", "FAIR SHARE", "HELD", "ASKED FOR"].map(|heading| (heading, Align::Right));
-    let mut table = Table::new([("QUEUE", Align::Left), ("RESOURCE", Align::Left)].into_iter().chain(columns));
-    for queue in queues {
-        for (name, of, human) in &shown {
-            let used = |of: &QueueAmounts| of.held > 0 || of.pending > 0;
-            let Some(amounts) = of(queue).filter(|of| is_bounded(*of) || used(of)) else { continue };
-            let amount = |amount: Option<u64>| amount.map_or_else(|| "-".to_owned(), human);
-            table.row(vec![
-                queue.name.clone(),
-                (*name).to_owned(),
-                amount(amounts.quota),
-                amount(amounts.limit),
-                amount(amounts.fair_share),
-                human(amounts.held),
-                human(amounts.pending),
-            ]);
-        }
-    }
-    format!("\n{}", table.render_as(look))
+/// What queues have of the nodes' CPU and memory.
+fn of_nodes<'a>(queues: impl Iterator<Item = &'a Queue>, look: Look) -> String {
+    let rows = |queue: &'a Queue| {
+        let amounts = [(NodeResource::Cpu, queue.cpu_millis), (NodeResource::Memory, queue.memory_bytes)];
+        amounts.into_iter().filter_map(|(resource, amounts)| {
+            let QueueAmounts { quota, limit, held, fair_share, pending } = amounts?;
+            let quota = Some(quota.unwrap_or(0));
+            Some(QueueResource { queue: &queue.name, resource, quota, limit, fair_share, held, pending })
+        })
+    };
+    table_of_resources(&queues.flat_map(rows).collect::<Vec<_>>(), "-", look)
 }
 
 /// Each queue below its parent, by name, with its depth. A queue whose parent is not listed stands at the top.

@@ -367,7 +367,7 @@ fn queues_are_listed_and_changed() {
 }
 
 #[test]
-fn rules_of_queues_are_not_sent_to_a_scheduler_that_ignores_them() {
+fn an_older_scheduler_is_sent_no_rules_of_queues() {
     let older = Queue { name: "default".to_owned(), weight: 1, ..Queue::default() };
     let newer = Queue { rules: Some(QueueRules::default()), ..older.clone() };
     let scheduler = Played::new(Scene { queues: vec![older], ..Scene::default() });
