@@ -17,7 +17,6 @@ mod members;
 mod misfit;
 mod misses;
 mod node_table;
-mod peer_rules;
 mod peer_wishes;
 mod policies;
 mod policy;
@@ -38,7 +37,6 @@ pub use fragmentation::Fragmentation;
 pub use members::{GroupScope, MemberNodes};
 pub use misfit::Misfit;
 pub(crate) use misfit::admits;
-pub(crate) use peer_rules::PeerRules;
 pub(crate) use peer_wishes::PeerWishes;
 pub use policies::{
     BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,

@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::gang::Unplaceable;
-use crate::decisions::placement::{PeerRules, admits, has_room};
+use crate::decisions::placement::{admits, has_room};
 use crate::decisions::unit::Unit;
 use crate::explain::change::Change;
 use crate::explain::pieces::{Piece, pieces};
 use crate::explain::trial::Trial;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::Exceeded;
+use crate::state::cluster::peer_rules::PeerRules;
 use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::device_request::{DeviceMemory, DeviceWish};
 use crate::vocabulary::pod_group::GroupId;

@@ -2,13 +2,13 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::decisions::placement::PeerRules;
 use crate::decisions::scheduler::Scheduler;
 use crate::decisions::unit::Unit;
 use crate::explain::pending::over_bound;
 use crate::explain::reason::Reason;
 use crate::explain::room::{exclusions, lacks};
 use crate::explain::shortage::{Exclusion, Shortage};
+use crate::state::cluster::peer_rules::PeerRules;
 use crate::state::cluster::{Cluster, limits};
 use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::request::Request;

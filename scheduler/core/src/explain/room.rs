@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::decisions::placement::{Misfit, PeerRules, admits, crowded_out, fits, fitting_for, has_room, room};
+use crate::decisions::placement::{Misfit, admits, crowded_out, fits, fitting_for, has_room, room};
 use crate::explain::reason::Reason;
 use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
 use crate::state::cluster::Cluster;
+use crate::state::cluster::peer_rules::PeerRules;
 use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::device_request::{DeviceRequest, DeviceWish};

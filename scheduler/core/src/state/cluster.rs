@@ -8,6 +8,7 @@ mod leaving;
 pub(crate) mod limits;
 mod namespaces;
 mod nodes;
+pub(crate) mod peer_rules;
 mod peers;
 mod refused;
 mod resize;
@@ -187,14 +188,14 @@ impl Cluster {
             Event::ClaimAdded(claim) => self.admit(claim).map(Outcome::Claim),
             Event::ClaimRemoved(claim) => self.remove_claim(claim),
             Event::ClaimWithdrawn(claim) => self.withdraw(claim).map(Outcome::displaced),
-            Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(Outcome::ready),
+            Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(Outcome::from),
             Event::ClaimSeen(claim, allocation) => self.see(claim, allocation),
             Event::ClaimRunsSince(claim, since_ms) => self.runs_since(claim, since_ms).map(|()| Outcome::Done),
             Event::ClaimSilent(claim) => self.silent(claim).map(Outcome::displaced),
             Event::ClaimEvicted(claim) => self.stop(claim).map(Outcome::displaced),
             Event::ClaimFailed(claim) => self.fail(claim).map(Outcome::displaced),
             Event::EvictionRefused(claim) => self.refuse_eviction(claim).map(Outcome::displaced),
-            Event::ClaimGone(claim) => self.gone(claim).map(Outcome::ready),
+            Event::ClaimGone(claim) => self.gone(claim).map(Outcome::from),
             Event::ClaimResized(claim, request) => self.resize(claim, request).map(|()| Outcome::Done),
             Event::ClaimPeersChanged(claim, peers) => self.change_peers(claim, peers).map(Outcome::displaced),
             Event::ClaimBudgetChanged(claim, budget) => self.change_budget(claim, budget).map(|()| Outcome::Done),

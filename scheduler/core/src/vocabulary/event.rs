@@ -114,8 +114,9 @@ pub enum Outcome {
     Queue(QueueId),
     /// Which claims were affected.
     Claims {
-        /// Claims that were placed and are now pending again: those that the event is about, and members of gangs that
-        /// had not started yet and cannot start without them.
+        /// Claims that were placed and are now pending again: those that the event is about, those that do not suit
+        /// their places any more now that they could start, and members of gangs that had not started yet and cannot
+        /// start without them.
         displaced: Vec<ClaimId>,
         /// Placed claims that waited for held room and can start now.
         ready: Vec<ClaimId>,
@@ -127,10 +128,6 @@ pub enum Outcome {
 impl Outcome {
     pub(crate) fn displaced(displaced: Vec<ClaimId>) -> Self {
         Self::Claims { displaced, ready: Vec::new() }
-    }
-
-    pub(crate) fn ready(ready: Vec<ClaimId>) -> Self {
-        Self::Claims { displaced: Vec::new(), ready }
     }
 }
 

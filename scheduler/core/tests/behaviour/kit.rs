@@ -14,6 +14,7 @@ pub(crate) use aliquot_scheduler_kit::{cores, part, quota, spread, whole};
 
 use crate::laws::{self, Declared};
 use crate::machines::Machines;
+use crate::peers;
 
 /// More cycles than any small situation needs to come to rest.
 const CYCLES_MAX: usize = 100;
@@ -70,6 +71,7 @@ impl Kit {
         let outcome = applied?;
         self.declared.note(&event);
         self.machines.observe(&self.cluster, &event, &outcome).unwrap_or_else(|broken| panic!("{event:?}: {broken}"));
+        peers::let_start(&self.cluster, &outcome).unwrap_or_else(|broken| panic!("after {event:?}: {broken}"));
         self.check().unwrap_or_else(|broken| panic!("after {event:?}: {broken}"));
         Ok(outcome)
     }

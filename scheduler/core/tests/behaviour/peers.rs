@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Action, ClaimId, Cluster, KnownClaim, KnownNode, NodeId, Peers, Plan, Step, TopologySpread,
+    Action, ClaimId, Cluster, KnownClaim, KnownNode, NodeId, Outcome, Peers, Plan, Step, TopologySpread,
 };
 
 /// Tasks with peers, each with its node; `None`: the task is not a claim.
@@ -97,6 +97,20 @@ fn is_even(
         true => Ok(()),
         false => Err(format!("{node:?} would be the {then}th in {own} of {domains:?}: {rule:?}")),
     }
+}
+
+/// The claims that waited for others to be gone, and start now, are where their affinity and spread allow them.
+pub(crate) fn let_start(cluster: &Cluster, outcome: &Outcome) -> Result<(), String> {
+    let Outcome::Claims { ready, .. } = outcome else { return Ok(()) };
+    let there = standing(cluster);
+    for id in ready {
+        let (Some(claim), Some(at)) = (cluster.claim(*id), cluster.allocation(*id)) else { continue };
+        let Some(peers) = &claim.request.peers else { continue };
+        let others: Standing = there.iter().filter(|(other, ..)| *other != Some(*id)).cloned().collect();
+        has_near(cluster, &others, peers, at.node)?;
+        peers.spread.iter().try_for_each(|rule| is_even(cluster, &others, peers, rule, at.node))?;
+    }
+    Ok(())
 }
 
 /// The claims that a plan has placed are where the rules allow them, and no two tasks are nearer than their rules

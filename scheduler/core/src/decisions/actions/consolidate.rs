@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::gang::{MakeRoom, Unplaceable, place_unit};
-use crate::decisions::placement::{Engine, PeerRules, Policy, still_fits};
+use crate::decisions::placement::{Engine, Policy, still_fits};
 use crate::decisions::plan::{Refusal, cause};
 use crate::decisions::shares::Shares;
 use crate::decisions::unit::Unit;
 use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
+use crate::state::cluster::peer_rules::PeerRules;
 use crate::state::statement::Statement;
 use crate::vocabulary::claim::{Action, Allocation, ClaimId, NodeId};
 use crate::vocabulary::counted;

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::gang::{FreeRoom, MakeRoom, place_unit};
-use crate::decisions::placement::{Engine, PeerRules, Policy};
+use crate::decisions::placement::{Engine, Policy};
 use crate::decisions::plan::Refusal;
 use crate::decisions::queue_share::share;
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
+use crate::state::cluster::peer_rules::PeerRules;
 use crate::state::statement::{Savepoint, Statement};
 use crate::vocabulary::claim::{Action, Allocation, ClaimId, NodeId};
 use crate::vocabulary::pod_group::GroupId;

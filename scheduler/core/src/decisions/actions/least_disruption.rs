@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::decisions::placement::{Engine, PeerRules, Policy, fits};
+use crate::decisions::placement::{Engine, Policy, fits};
 use crate::state::cluster::Cluster;
+use crate::state::cluster::peer_rules::PeerRules;
 use crate::state::node::Node;
 use crate::state::resources::Charge;
 use crate::vocabulary::claim::{ClaimId, NodeId};

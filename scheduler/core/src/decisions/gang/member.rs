@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::decisions::placement::{Engine, PeerRules, PeerWishes, Policy, fits, surcharge};
+use crate::decisions::placement::{Engine, PeerWishes, Policy, fits, surcharge};
 use crate::state::class::{Class, ClassId};
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
+use crate::state::cluster::peer_rules::PeerRules;
 use crate::state::node::Node;
 use crate::state::statement::Statement;
 use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};

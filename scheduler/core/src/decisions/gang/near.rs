@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use super::choices::{has_choices, place_by_choices};
 use super::member::{MakeRoom, Unplaceable, demanding_first, place_besides, place_within_bounds};
-use crate::decisions::placement::{Engine, PeerRules, Policy, Roomy};
+use crate::decisions::placement::{Engine, Policy, Roomy};
 use crate::decisions::unit::Unit;
 use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
+use crate::state::cluster::peer_rules::PeerRules;
 use crate::state::statement::Statement;
 use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::peers::{Affinity, PeerGroup};

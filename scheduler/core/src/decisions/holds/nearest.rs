@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::decisions::placement::{PeerRules, fitting_devices, parts};
+use crate::decisions::placement::{fitting_devices, parts};
 use crate::decisions::unit::Unit;
 use crate::state::class::Class;
 use crate::state::cluster::Cluster;
+use crate::state::cluster::peer_rules::PeerRules;
 use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;

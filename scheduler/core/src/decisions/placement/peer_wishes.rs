@@ -1,13 +1,13 @@
 //! The wishes about peers: where a task would rather be, and where other tasks would rather have it, because of their
 //! places. These are preferred affinity, anti-affinity and topology spread.
 //!
-//! As with [`PeerRules`](super::peer_rules::PeerRules), none of this is kept with bids.
+//! As with [`PeerRules`](crate::state::cluster::peer_rules::PeerRules), none of this is kept with bids.
 
 use std::collections::BTreeMap;
 
-use crate::decisions::placement::peer_rules::{Counts, Even, in_domains};
 use crate::decisions::placement::rank::{Rank, distance_of_peers};
 use crate::state::cluster::Cluster;
+use crate::state::cluster::peer_rules::{Counts, Even, in_domains};
 use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::peers::PeerPreference;
 use crate::vocabulary::preference::Preferences;

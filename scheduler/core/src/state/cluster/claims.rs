@@ -1,5 +1,6 @@
 //! Claims that come, are placed and go, and their entries in the books.
 
+use super::leaving::Freed;
 use super::{ClaimState, Cluster, RETRY_MAX_MS, RETRY_MS};
 use crate::state::group::SingleSort;
 use crate::state::node::Node;
@@ -75,35 +76,34 @@ impl Cluster {
         }
         let mut displaced = if is_placed { self.stop(id)? } else { Vec::new() };
         displaced.retain(|claim| *claim != id);
-        let ready = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Vec::new() };
+        let mut freed = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Freed::default() };
+        freed.displaced.extend(displaced);
         self.book_requested(id, false);
         let state = self.claims.remove(id).ok_or(EventError::NoSuchClaim(id))?;
         self.classes.leave(state.claim.class);
         self.templates.leave(&state.claim);
         self.change_group(state.group, |group| group.leave(id));
         self.forget_single_group(state.group);
-        Ok(Outcome::Claims { displaced, ready })
+        Ok(freed.into())
     }
 
-    /// Notes that a claim runs at this place. Returns the claims that waited for it to leave its old place and can
-    /// start.
-    pub(super) fn start(&mut self, id: ClaimId, allocation: Allocation) -> Result<Vec<ClaimId>, EventError> {
+    /// Notes that a claim runs at this place. Returns what follows because it has left its old place.
+    pub(super) fn start(&mut self, id: ClaimId, allocation: Allocation) -> Result<Freed, EventError> {
         self.place(id, allocation)?;
         self.note_started(id)
     }
 
-    /// Notes that a claim runs where it is placed. Returns the claims that waited for it to leave its old place and can
-    /// start.
-    pub(super) fn note_started(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
+    /// Notes that a claim runs where it is placed. Returns what follows because it has left its old place.
+    pub(super) fn note_started(&mut self, id: ClaimId) -> Result<Freed, EventError> {
         // A claim that runs at its new place has left the old one.
-        let ready = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Vec::new() };
+        let freed = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Freed::default() };
         let now_ms = self.now_ms;
         if let Some(state) = self.claims.get_mut(id) {
             state.started_ms = Some(now_ms);
         }
         let group = self.claim_state(id)?.group;
         self.note_staleness(group);
-        Ok(ready)
+        Ok(freed)
     }
 
     /// Notes since when a claim runs.

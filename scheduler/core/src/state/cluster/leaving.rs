@@ -9,8 +9,32 @@ use super::Cluster;
 use crate::state::node::Node;
 use crate::vocabulary::claim::{Allocation, ClaimId};
 use crate::vocabulary::counted;
-use crate::vocabulary::event::EventError;
+use crate::vocabulary::event::{EventError, Outcome};
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
+
+/// What follows when a claim has left its old place.
+#[derive(Default, Debug)]
+pub(super) struct Freed {
+    /// The claims that waited for it and can start now.
+    pub(super) ready: Vec<ClaimId>,
+    /// The claims that would have started, but that no longer suit their places, and the members of gangs that cannot
+    /// start without them. They are pending again.
+    pub(super) displaced: Vec<ClaimId>,
+}
+
+impl Freed {
+    /// Adds what follows when another claim has left, too.
+    pub(super) fn add(&mut self, other: Self) {
+        self.ready.extend(other.ready);
+        self.displaced.extend(other.displaced);
+    }
+}
+
+impl From<Freed> for Outcome {
+    fn from(freed: Freed) -> Self {
+        Self::Claims { displaced: freed.displaced, ready: freed.ready }
+    }
+}
 
 impl Cluster {
     /// Notes the place that a claim has to leave.
@@ -90,28 +114,35 @@ impl Cluster {
         u32::try_from(there).unwrap_or(u32::MAX).saturating_sub(min_available)
     }
 
-    /// Notes that a claim has left its old place. Returns the claims that can start now.
-    pub(super) fn gone(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
+    /// Notes that a claim has left its old place.
+    pub(super) fn gone(&mut self, id: ClaimId) -> Result<Freed, EventError> {
         self.claim_state(id)?;
         self.no_longer_leaving(id).ok_or(EventError::NotLeaving(id))?;
         if let Some(state) = self.claims.get_mut(id) {
             state.last_eviction = None;
         }
-        let now_ms = self.now_ms;
-        let mut ready = Vec::new();
+        let mut waited_last = Vec::new();
         for waiting in self.waiting_for.remove(&id).unwrap_or_default() {
             let Some(others) = self.starts_after.get_mut(&waiting) else { continue };
             others.retain(|other| *other != id);
-            if !others.is_empty() {
-                continue;
-            }
-            self.starts_after.remove(&waiting);
-            if let Some(state) = self.claims.get_mut(waiting).filter(|state| state.allocation.is_some()) {
-                state.started_ms = Some(now_ms);
-                ready.push(waiting);
+            if others.is_empty() {
+                self.starts_after.remove(&waiting);
+                waited_last.push(waiting);
             }
         }
-        Ok(ready)
+        let mut freed = Freed::default();
+        // Each claim that gives up its place can make another one suit its place again, or not suit it any more.
+        while let Some(claim) = waited_last.iter().copied().find(|claim| self.is_out_of_place(*claim)) {
+            freed.displaced.extend(self.lose(vec![claim])?);
+        }
+        let now_ms = self.now_ms;
+        for claim in waited_last {
+            if let Some(state) = self.claims.get_mut(claim).filter(|state| state.allocation.is_some()) {
+                state.started_ms = Some(now_ms);
+                freed.ready.push(claim);
+            }
+        }
+        Ok(freed)
     }
 
     /// Sets the claims that a claim waits for from now on.

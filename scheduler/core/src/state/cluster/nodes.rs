@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Cluster;
+use super::leaving::Freed;
 use crate::state::change_log::ChangedNode;
 use crate::state::node::Node;
 use crate::state::topology::Topology;
@@ -89,10 +90,6 @@ impl Cluster {
     pub(super) fn remove_node(&mut self, id: NodeId) -> Result<Outcome, EventError> {
         let there: Vec<ClaimId> = self.node(id).ok_or(EventError::NoSuchNode(id))?.claims().collect();
         let displaced = self.lose(there)?;
-        let mut ready = Vec::new();
-        for claim in self.leaving.get(&id).cloned().unwrap_or_default() {
-            ready.extend(self.gone(claim)?);
-        }
         if let Some(node) = self.nodes.get_mut(id.index()).and_then(Option::take) {
             Arc::make_mut(&mut self.by_name).remove(&node.spec().name);
             if self.leave_node(id, node.spec()) {
@@ -103,7 +100,12 @@ impl Cluster {
         self.over_committed.remove(&id);
         Topology::learn(&mut self.topology, id, None);
         self.note_spec(id);
-        Ok(Outcome::Claims { displaced, ready })
+        // What was on the node counts no more for the claims that can start now.
+        let mut freed = Freed { displaced, ready: Vec::new() };
+        for claim in self.leaving.get(&id).cloned().unwrap_or_default() {
+            freed.add(self.gone(claim)?);
+        }
+        Ok(freed.into())
     }
 
     pub(super) fn set_topology(&mut self, levels: Vec<String>) -> Result<(), EventError> {

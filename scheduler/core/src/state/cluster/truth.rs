@@ -28,8 +28,9 @@ impl Cluster {
         let mut displaced = if state.allocation.is_some() { self.lose(vec![id])? } else { Vec::new() };
         displaced.retain(|claim| *claim != id);
         self.place_beyond(id, allocation)?;
-        let ready = self.note_started(id)?;
-        Ok(Outcome::Claims { displaced, ready })
+        let mut freed = self.note_started(id)?;
+        freed.displaced.extend(displaced);
+        Ok(freed.into())
     }
 
     /// Notes that it is unknown whether a running claim still runs. Returns the claims that are pending again.

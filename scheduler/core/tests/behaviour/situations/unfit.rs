@@ -1,11 +1,13 @@
 //! Places that were decided, and that suit their claims no more before these could start.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aliquot_scheduler_core::{AntiAffinity, ClaimId, Event, NodeId, NodeSpec, Outcome, Peers, Request, Taint};
+use aliquot_scheduler_core::{
+    Affinity, AntiAffinity, ClaimId, Event, NodeId, NodeSpec, Outcome, Peers, PodGroup, Request, Taint, TopologySpread,
+};
 
-use crate::kit::{Kit, build, node, train, whole};
+use crate::kit::{Kit, build, gang, node, train, whole};
 
 /// A claim of low priority leaves the only node, where one of high priority waits to start. Then a spare node comes.
 struct Setting {
@@ -151,4 +153,136 @@ fn a_claim_waits_for_one_that_it_avoids_to_be_gone() {
     let event =
         Event::NodeChanged(setting.node, NodeSpec { foreign: vec![Arc::new(member_of("db"))], ..setting.spec() });
     setting.stays(event);
+}
+
+fn near(group: &str) -> Peers {
+    let affinity = Affinity { group: group.into(), topology_keys: BTreeSet::from(["host".to_owned()]) };
+    Peers { affinity: Some(affinity), ..Peers::default() }
+}
+
+fn spread(group: &str) -> Peers {
+    let rule = TopologySpread {
+        group: group.into(),
+        topology_key: "host".into(),
+        max_skew: 1,
+        min_domains: 1,
+        labels: BTreeMap::new(),
+        node_terms: BTreeSet::new(),
+        tolerations: None,
+    };
+    Peers { member_of: BTreeSet::from([group.into()]), spread: BTreeSet::from([rule]), ..Peers::default() }
+}
+
+/// A claim without devices, on this node.
+fn small_on(kit: &mut Kit, host: &str, peers: Peers) -> ClaimId {
+    let mut request = Request { peers: Some(Arc::new(peers)), ..Request::default() };
+    request.constraints.labels.insert("host".into(), host.into());
+    let claim = kit.claim(build("default", request));
+    kit.cycle();
+    assert_eq!(kit.node_of(claim), Some(host));
+    claim
+}
+
+/// Adds a node with the devices of one claim, which a claim of high priority waits for beside this other task.
+fn waits_beside(kit: &mut Kit, beside: Peers, high: Request) -> (ClaimId, ClaimId, ClaimId) {
+    kit.node(labelled("first", "a"));
+    let low = kit.claim(train("default", whole(1)));
+    kit.converge();
+    let beside = small_on(kit, "first", beside);
+    let high = kit.claim(build("default", high));
+    kit.cycle();
+    assert_eq!((kit.node_of(high), kit.running(&[high])), (Some("first"), 0));
+    (low, beside, high)
+}
+
+#[test]
+fn a_claim_does_not_start_where_the_task_that_it_must_be_near_has_gone() {
+    let mut kit = Kit::new();
+    let (low, database, high) = waits_beside(&mut kit, member_of("db"), with(near("db")));
+    kit.node(labelled("spare", "b"));
+    kit.event(Event::ClaimRemoved(database));
+    let outcome = kit.event(Event::ClaimGone(low));
+    assert_eq!(outcome, Outcome::Claims { displaced: vec![high], ready: vec![] });
+    kit.converge();
+    assert_eq!(kit.node_of(high), None, "the task that it must be near is nowhere");
+    small_on(&mut kit, "spare", member_of("db"));
+    kit.converge();
+    assert_eq!((kit.node_of(high), kit.running(&[high])), (Some("spare"), 1));
+}
+
+#[test]
+fn a_claim_starts_where_the_task_that_it_must_be_near_is_again() {
+    let mut kit = Kit::new();
+    let (low, database, high) = waits_beside(&mut kit, member_of("db"), with(near("db")));
+    kit.event(Event::ClaimRemoved(database));
+    small_on(&mut kit, "first", member_of("db"));
+    let outcome = kit.event(Event::ClaimGone(low));
+    assert_eq!(outcome, Outcome::Claims { displaced: vec![], ready: vec![high] });
+}
+
+#[test]
+fn the_first_member_of_a_group_that_must_be_near_itself_starts() {
+    let own = Peers { member_of: BTreeSet::from(["db".into()]), ..near("db") };
+    let setting = Setting::new(whole(1), with(own));
+    let event = Event::ClaimPeersChanged(setting.low, None);
+    setting.stays(event);
+}
+
+#[test]
+fn a_claim_does_not_start_where_its_group_would_be_uneven_now() {
+    let mut kit = Kit::new();
+    let (low, _, high) = waits_beside(&mut kit, member_of("web"), with(spread("web")));
+    // Only now there is another domain.
+    kit.node(labelled("spare", "b"));
+    let outcome = kit.event(Event::ClaimGone(low));
+    assert_eq!(outcome, Outcome::Claims { displaced: vec![high], ready: vec![] });
+    kit.converge();
+    assert_eq!((kit.node_of(high), kit.running(&[high])), (Some("spare"), 1));
+}
+
+/// Two claims of one group wait on one node. One of them would not make the group uneven.
+#[test]
+fn only_as_many_claims_give_up_their_places_as_make_a_group_uneven() {
+    let mut kit = Kit::new();
+    kit.node(NodeSpec { labels: labelled("first", "a").labels, ..node("first", 2) });
+    let low = kit.claim(train("default", whole(2)));
+    kit.converge();
+    let high = [(); 2].map(|()| kit.claim(build("default", with(spread("web")))));
+    kit.cycle();
+    assert!(high.iter().all(|claim| kit.node_of(*claim) == Some("first")));
+    kit.node(labelled("spare", "b"));
+    let outcome = kit.event(Event::ClaimGone(low));
+    assert_eq!(outcome, Outcome::Claims { displaced: vec![high[0]], ready: vec![high[1]] });
+    kit.converge();
+    assert_eq!((kit.node_of(high[0]), kit.running(&high)), (Some("spare"), 2));
+}
+
+/// A member of a gang has to give up its place, so none of them starts.
+#[test]
+fn a_gang_does_not_start_if_one_member_does_not_suit_its_place() {
+    let mut kit = Kit::new();
+    kit.node(NodeSpec { labels: labelled("first", "a").labels, ..node("first", 2) });
+    let low = kit.claim(train("default", whole(2)));
+    kit.converge();
+    let database = small_on(&mut kit, "first", member_of("db"));
+    let of_gang = PodGroup { priority: 100, preemptible: false, ..gang("gang", "default", 2) };
+    let gang = kit.gang(of_gang, 2, &whole(1));
+    kit.event(Event::ClaimPeersChanged(gang[0], Some(Arc::new(near("db")))));
+    kit.cycle();
+    assert!(gang.iter().all(|claim| kit.node_of(*claim) == Some("first")));
+    kit.event(Event::ClaimRemoved(database));
+    let outcome = kit.event(Event::ClaimGone(low));
+    assert_eq!(outcome, Outcome::Claims { displaced: gang, ready: vec![] });
+}
+
+#[test]
+fn a_claim_does_not_start_on_a_node_that_has_lost_the_label_of_its_domain() {
+    let own = Peers { member_of: BTreeSet::from(["db".into()]), ..near("db") };
+    for rule in [own, spread("web")] {
+        let mut setting = Setting::new(whole(1), with(rule));
+        let event = Event::NodeRelabelled(setting.node, NodeSpec { labels: [].into(), ..setting.spec() });
+        setting.kit.event(event);
+        let outcome = setting.kit.event(Event::ClaimGone(setting.low));
+        assert_eq!(outcome, Outcome::Claims { displaced: vec![setting.high], ready: vec![] });
+    }
 }

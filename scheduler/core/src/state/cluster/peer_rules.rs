@@ -6,14 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::state::cluster::Cluster;
+use super::Cluster;
 use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::peers::{Affinity, AntiAffinity, PeerGroup, PeerMisfit, Peers, TopologySpread};
 use crate::vocabulary::request::Request;
 
 /// The number of counted tasks in each domain, by the value of the topology key.
-pub(super) type Counts<'a> = BTreeMap<&'a str, u32>;
+pub(crate) type Counts<'a> = BTreeMap<&'a str, u32>;
 
 /// The rules that keep tasks with a request from nodes because of the places of other tasks.
 #[derive(Clone, Debug)]
@@ -37,12 +37,12 @@ struct Near<'a> {
 
 /// A spread rule, and the present spread of its group.
 #[derive(Clone, Debug)]
-pub(super) struct Even<'a> {
-    pub(super) rule: &'a TopologySpread,
+pub(crate) struct Even<'a> {
+    pub(crate) rule: &'a TopologySpread,
     /// Members in each domain that counts, including domains without members.
-    pub(super) members: Counts<'a>,
+    pub(crate) members: Counts<'a>,
     /// The members of the domain with the fewest.
-    pub(super) least: u32,
+    pub(crate) least: u32,
 }
 
 impl<'a> PeerRules<'a> {
@@ -81,9 +81,7 @@ impl<'a> PeerRules<'a> {
     /// Like [`PeerRules::misfit`], but only what stays in the way whatever other tasks are placed, as long as none
     /// goes.
     pub(crate) fn lasting_misfit<'n>(&'n self, node: &'n KnownNode) -> Option<PeerMisfit<&'n str>> {
-        let keys = self.near.iter().flat_map(|near| near.members.iter().map(|(key, _)| *key));
-        let keys = keys.chain(self.even.iter().map(|even| even.rule.topology_key.as_str()));
-        if let Some(topology_key) = keys.into_iter().find(|key| !node.labels.contains_key(key)) {
+        if let Some(topology_key) = self.lacking_key(node) {
             return Some(PeerMisfit::NoDomain { topology_key });
         }
         let closed = |rules: &'n [(&'a AntiAffinity, Counts<'a>)]| {
@@ -98,6 +96,18 @@ impl<'a> PeerRules<'a> {
         }
         let (group, topology_key, domain) = closed(&self.avoiding)?;
         Some(PeerMisfit::AntiAffinityOfOthers { group, topology_key, domain })
+    }
+
+    /// Whether the affinity or a spread rule keeps one more task from a node.
+    pub(crate) fn are_unmet(&self, node: &KnownNode) -> bool {
+        self.lacking_key(node).is_some() || self.near_misfit(node).is_some() || self.even_misfit(node).is_some()
+    }
+
+    /// A topology key of the affinity or of a spread rule that a node does not have.
+    fn lacking_key(&self, node: &KnownNode) -> Option<&'a str> {
+        let keys = self.near.iter().flat_map(|near| near.members.iter().map(|(key, _)| *key));
+        let mut keys = keys.chain(self.even.iter().map(|even| even.rule.topology_key.as_str()));
+        keys.find(|key| !node.labels.contains_key(key))
     }
 
     fn near_misfit<'n>(&'n self, node: &'n KnownNode) -> Option<PeerMisfit<&'n str>> {
@@ -192,7 +202,7 @@ impl Near<'_> {
 
 impl<'a> Even<'a> {
     /// For `rule`, which is one of `rules`.
-    pub(super) fn of(cluster: &'a Cluster, rules: &BTreeSet<TopologySpread>, rule: &'a TopologySpread) -> Self {
+    pub(crate) fn of(cluster: &'a Cluster, rules: &BTreeSet<TopologySpread>, rule: &'a TopologySpread) -> Self {
         let domain = |node: &'a KnownNode| node.labels.get(&rule.topology_key);
         let counted = cluster.nodes().map(|(_, node)| node.spec()).filter(|node| counts(rules, rule, node));
         let mut members: Counts<'a> = counted.filter_map(domain).map(|domain| (domain, 0)).collect();
@@ -221,7 +231,7 @@ fn counts(rules: &BTreeSet<TopologySpread>, rule: &TopologySpread, node: &KnownN
 }
 
 /// The number of tasks in each domain of a key.
-pub(super) fn in_domains<'a>(
+pub(crate) fn in_domains<'a>(
     cluster: &'a Cluster,
     key: &str,
     nodes: impl Iterator<Item = (NodeId, u32)>,
