@@ -65,7 +65,7 @@ pub(crate) fn of_plan(
     who_was_withdrawn_is_left_alone(before, plan)?;
     bounds_hold(before, after, plan)?;
     gangs_are_whole(before, after, plan)?;
-    places_are_allowed(after, plan)?;
+    places_are_allowed(before, after, plan)?;
     peers::are_heeded(before, after, plan)?;
     victims_are_fair_game(before, plan)?;
     budgets_hold(before, after, declared)?;
@@ -295,7 +295,7 @@ fn gangs_are_whole(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
 }
 
 /// Placed claims are where their constraints and their group's rules allow it.
-fn places_are_allowed(after: &Cluster, plan: &Plan) -> Verdict {
+fn places_are_allowed(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
     let mut groups = BTreeSet::new();
     for id in plan.steps.iter().filter_map(|planned| planned.step.placed()) {
         let (Some(claim), Some(at)) = (after.claim(id), after.allocation(id)) else { continue };
@@ -313,18 +313,16 @@ fn places_are_allowed(after: &Cluster, plan: &Plan) -> Verdict {
         groups.extend(after.group_of(id));
     }
     for group in groups.into_iter().filter_map(|id| after.group(id)) {
-        let nodes: Vec<NodeId> =
-            group.members().filter_map(|claim| Some(after.allocation(claim)?.node)).collect::<Vec<_>>();
-        if let Some(level) = &group.spec().spread.required_level {
-            let domains: BTreeSet<_> = nodes
-                .iter()
-                .filter_map(|node| after.node(*node))
-                .map(|node| node.spec().labels.get(level).map(str::to_owned))
-                .collect();
-            require(domains.len() <= 1 && !domains.contains(&None), || {
-                format!("group {} is spread over {domains:?}", group.spec().name)
-            })?;
-        }
+        let Some(level) = &group.spec().spread.required_level else { continue };
+        let domains = |cluster: &Cluster| -> BTreeSet<Option<String>> {
+            let nodes = group.members().filter_map(|claim| cluster.node(cluster.allocation(claim)?.node));
+            nodes.map(|node| node.spec().labels.get(level).map(str::to_owned)).collect()
+        };
+        // A node that refuses to evict a member, while another one has started elsewhere, can leave a group apart.
+        let (was, is) = (domains(before), domains(after));
+        require(is.is_subset(&was) || (is.len() <= 1 && !is.contains(&None)), || {
+            format!("group {} is spread over {is:?}", group.spec().name)
+        })?;
     }
     Ok(())
 }
