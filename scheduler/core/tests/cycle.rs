@@ -314,6 +314,43 @@ fn sub_groups_are_each_in_a_domain_of_their_own_and_all_come_together() {
     assert_eq!(placed(&cluster, &[head]), 1);
 }
 
+/// The part that must be in one rack would be placed best on the small node, which has no room for the rest.
+#[test]
+fn a_gang_on_one_node_with_a_part_in_one_rack_is_where_all_of_it_fits() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::TopologyChanged(vec!["rack".into()])).expect("one label");
+    for (name, rack, devices) in [("bare", None, 8), ("small", Some("a"), 2), ("large", Some("a"), 4)] {
+        let labels = rack.map(|rack| ("rack".to_owned(), rack.to_owned())).into_iter().collect();
+        cluster.add_node(NodeSpec { labels, ..kit::node(name, 64, devices) });
+    }
+    let sub_group = |name: &str, min_members, required_level: Option<&str>| SubGroup {
+        name: name.into(),
+        min_members,
+        required_level: required_level.map(str::to_owned),
+        ..SubGroup::default()
+    };
+    let group = |name: &str, level| PodGroup {
+        name: name.into(),
+        min_members: 4,
+        sub_groups: vec![sub_group("near", 2, Some(level)), sub_group("any", 2, None)],
+        spread: GroupPlacement { strategy: PlacementStrategy::SingleNode, ..GroupPlacement::default() },
+        ..PodGroup::default()
+    };
+    let members = |cluster: &mut Cluster, of: &str| {
+        ["near", "near", "any", "any"].map(|sub_group| {
+            let request = Request { devices: DeviceRequest::whole(1), ..Request::default() };
+            let sub_group = Some(sub_group.into());
+            cluster.add_claim(Claim { request, pod_group: Some(of.into()), sub_group, ..Claim::default() })
+        })
+    };
+    cluster.apply(Event::PodGroupAdded(group("job", "rack"))).expect("a new group");
+    cluster.apply(Event::PodGroupAdded(group("nowhere", "row"))).expect("a new group");
+    let (job, nowhere) = (members(&mut cluster, "job"), members(&mut cluster, "nowhere"));
+    scheduler().cycle(&mut cluster);
+    assert_eq!(nodes_of(&cluster, &job), ["large"; 4]);
+    assert_eq!(nodes_of(&cluster, &nowhere), [""; 4], "no node is in a row");
+}
+
 #[test]
 fn a_namespace_with_a_quota_is_a_queue_and_bounds_what_each_claim_asks_for() {
     let mut cluster = cluster(2, 4);

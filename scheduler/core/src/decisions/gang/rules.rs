@@ -210,6 +210,9 @@ impl Rules {
     /// Places members within a domain: first each sub-group that must be, or should be, in one domain of a level, then
     /// the rest. If one finds no room, the one before it goes on to its next domain.
     fn place_within(&self, trial: &mut Placing<'_, '_>, claims: &[ClaimId], within: Scope) -> Result<(), Unplaceable> {
+        if self.spread.strategy == PlacementStrategy::SingleNode {
+            return self.place_on_one_node(trial, claims, within);
+        }
         let (parts, rest) = self.parts(trial, claims, within);
         // The placed parts: for each, the savepoint before it and the places that it has not tried.
         let mut begun: Vec<(Savepoint, IntoIter<Scope>)> = Vec::new();
@@ -307,9 +310,6 @@ impl Rules {
     }
 
     fn place_rest(&self, trial: &mut Placing<'_, '_>, rest: &[ClaimId], within: Scope) -> Result<(), Unplaceable> {
-        if self.spread.strategy == PlacementStrategy::SingleNode {
-            return self.place_on_one_node(trial, rest, within);
-        }
         let start = trial.statement.savepoint();
         if self.place_in_few(trial, rest, within) {
             return Ok(());
@@ -350,7 +350,8 @@ impl Rules {
         self.levels.get(number)?.has_any().then_some(number)
     }
 
-    /// Places members on one node: the node of the placed members, if there are any.
+    /// Places members on one node: the node of the placed members, if there are any. All of a node is in one domain of
+    /// each level, so it need only be in a domain of each level that a sub-group requires.
     fn place_on_one_node(
         &self,
         trial: &mut Placing<'_, '_>,
@@ -376,6 +377,15 @@ impl Rules {
             let known: BTreeSet<NodeId> = nodes.iter().copied().collect();
             nodes.extend(scope.nodes(cluster).filter(|node| !known.contains(node)).filter(large_enough));
         }
+        let required: BTreeSet<Option<usize>> = claims
+            .iter()
+            .filter_map(|claim| self.levels.get(self.sub_group_with_level(cluster, *claim)?)?.required.as_ref())
+            .map(|label| cluster.topology().level(label))
+            .collect();
+        let is_in_domain = |node: &NodeId, level: &Option<usize>| {
+            level.is_some_and(|level| cluster.topology().domain_of(*node, level).is_some())
+        };
+        nodes.retain(|node| required.iter().all(|level| is_in_domain(node, level)));
         let start = trial.statement.savepoint();
         let mut last = Unplaceable::Topology { claim: *first };
         for node in nodes {
