@@ -170,9 +170,7 @@ impl Setting<'_> {
             }
             Part::Neighbours => {
                 shares::neighbours::measure(run, quick, lead);
-                if !quick {
-                    shares::leases::measure(run, &programs.join(MANAGER), lead);
-                }
+                shares::leases::measure(run, &programs.join(MANAGER), quick, lead);
             }
             Part::Deaths => deaths(run),
             Part::Hooks => hooks::check(run),

@@ -153,7 +153,7 @@ impl Part {
         (Part::Deaths, 6),
         (Part::Torch, 24),
         (Part::Frameworks, 6),
-        (Part::Neighbours, 6),
+        (Part::Neighbours, 9),
         (Part::Overhead, 4),
         (Part::Simulated, 7),
     ];

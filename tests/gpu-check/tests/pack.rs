@@ -127,6 +127,14 @@ fn the_packed_folder_measures_shares_and_deaths() {
         let parts = results["parts"].as_array().unwrap().iter();
         let parts: Vec<&str> = parts.map(|part| part["part"].as_str().unwrap()).collect();
         assert_eq!(parts, ["hooks", "deaths", "neighbours"]);
+        let neighbours = results["parts"][2]["cases"].as_array().unwrap();
+        for lease_ms in [2, 5, 20] {
+            let name = format!("leases of at most {lease_ms} ms");
+            let case = neighbours.iter().find(|case| case["case"] == *name);
+            let case = case.unwrap_or_else(|| panic!("{name} is not in {neighbours:?}"));
+            let done_percent = case["figures"][0]["value"].as_f64();
+            assert!(done_percent.is_some_and(|percent| percent > 0.0), "{case}");
+        }
         let (failures, beyond) = (texts(&results["failures"]), shares_beyond(&results));
         match failures.is_empty() && beyond.is_empty() && code == Some(0) {
             true => Ok("no share is too large".to_owned()),
