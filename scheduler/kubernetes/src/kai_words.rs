@@ -5,10 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_scheduler_core::PriorityClass;
+
 use crate::queue::milliseconds;
 
 /// The label that names the priority class of a group.
 const CLASS: &str = "priorityClassName";
+/// The label that says whether pods may be evicted for others: `true` or `false`. It goes before KAI's.
+const PREEMPTIBLE: &str = "aliquot.dev/preemptible";
 const PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
 const REQUIRED_LEVEL: &str = "kai.scheduler/topology-required-placement";
 const PREFERRED_LEVEL: &str = "kai.scheduler/topology-preferred-placement";
@@ -39,7 +43,14 @@ impl Preemptibility {
 
     /// As the labels of a pod or of a workload say it. Like KAI, this takes an unknown word for none.
     pub(crate) fn of(labels: &Texts) -> Option<Preemptibility> {
-        labels.get(PREEMPTIBILITY).and_then(|word| Preemptibility::named(word))
+        let own = |text: &String| if text == "true" { Preemptibility::All } else { Preemptibility::None };
+        let of_kai = || labels.get(PREEMPTIBILITY).and_then(|word| Preemptibility::named(word));
+        labels.get(PREEMPTIBLE).map(own).or_else(of_kai)
+    }
+
+    /// Whether a pod of this priority may be evicted that starts by itself. `said`: what labels say of it.
+    pub(crate) fn lets_one_go(said: Option<Preemptibility>, priority: i32) -> bool {
+        PriorityClass::is_preemptible(priority, said.map(|of| of.lets_minimum_go(1)))
     }
 
     /// Whether the pods may be evicted that a group with this minimum needs.
@@ -72,6 +83,17 @@ impl KaiWords {
         preemption_delay_ms: None,
         staleness_grace_ms: None,
     };
+
+    /// The same, and what `other` says where it says nothing.
+    pub(crate) fn or(self, other: &KaiWords) -> KaiWords {
+        KaiWords {
+            class: self.class.or_else(|| other.class.clone()),
+            required_level: self.required_level.or_else(|| other.required_level.clone()),
+            preferred_level: self.preferred_level.or_else(|| other.preferred_level.clone()),
+            preemption_delay_ms: self.preemption_delay_ms.or(other.preemption_delay_ms),
+            staleness_grace_ms: self.staleness_grace_ms.or(other.staleness_grace_ms),
+        }
+    }
 
     /// Like KAI, this takes no notice of a duration that cannot be read.
     pub(crate) fn of(labels: &Texts, annotations: &Texts) -> KaiWords {

@@ -46,6 +46,7 @@ mod left_over;
 mod mirror;
 mod node;
 mod one_per_node;
+mod owner;
 mod peers;
 mod placement;
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod looks;
 mod nodes;
 mod nominated;
 mod one_at_a_time;
+mod owners;
 mod peers;
 mod pods;
 mod policies;
@@ -69,6 +70,7 @@ pub(crate) struct Mirror {
     /// UIDs of the pods that hold room on a node, or are being bound there, whether the node is known or not.
     on_node: BTreeMap<String, BTreeSet<String>>,
     gangs: gangs::Gangs,
+    owners: owners::Owners,
     groups_said: group_starts::GroupsSaid,
     /// The labels of namespaces. They name the queue and the policy of pods that name none, and selectors match them.
     namespaces: BTreeMap<String, BTreeMap<String, String>>,
@@ -198,6 +200,7 @@ impl Mirror {
             nodes: BTreeMap::new(),
             on_node: BTreeMap::new(),
             gangs: gangs::Gangs::default(),
+            owners: owners::Owners::default(),
             groups_said: group_starts::GroupsSaid::default(),
             namespaces: BTreeMap::new(),
             selections: peers::Selections::default(),

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_api_server::queue_of;
 use aliquot_dialects::{Container, DECISION, Decision, GENERATION, LABELS, Pod as Words};
-use aliquot_scheduler_core::PriorityClass;
 use aliquot_scheduler_engine::Generation;
 use k8s_openapi::api::core::v1::{
     Affinity, Container as CoreContainer, EphemeralVolumeSource, NodeAffinity, Pod, PodSpec, PodStatus, Volume,
@@ -17,6 +16,7 @@ use crate::dra::User;
 use crate::gang::{self, Gang};
 use crate::kai_words::{KaiWords, Preemptibility};
 use crate::one_per_node;
+use crate::owner::Owner;
 use crate::peers::PeerRules;
 use crate::placement;
 use crate::resources;
@@ -24,8 +24,6 @@ use crate::workload::Workload;
 
 pub(crate) use seen::{SeenPod, WORKLOAD_REF};
 
-/// The label that says whether a pod may be evicted for others: `true` or `false`. It goes before KAI's.
-const PREEMPTIBLE: &str = "aliquot.dev/preemptible";
 /// What the claim for a pod's extended resources is called. No claim in a pod's specification can have this name.
 pub(crate) const EXTENDED_RESOURCES: &str = "extended resources";
 
@@ -54,6 +52,8 @@ pub(crate) struct PodFacts {
     pub(crate) succeeded_ms: Option<u64>,
     /// The UID of the object that made it and makes another one in its place.
     pub(crate) controller: Option<String>,
+    /// The owner whose words count for it. Those of other schedulers' pods are not read.
+    pub(crate) owner: Option<Owner>,
     /// The highest workload that it names and that can be suspended.
     pub(crate) workload: Option<Workload>,
     /// It is being deleted.
@@ -140,6 +140,7 @@ impl PodFacts {
             has_ended: status.phase.as_deref().is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase)),
             succeeded_ms: (status.phase.as_deref() == Some("Succeeded")).then(|| ended_ms(&status)),
             controller,
+            owner: is_own.then(|| Owner::of_pod(&owners, &labels)).flatten(),
             workload: Workload::of_pod(of_workload.as_ref(), &owners),
             is_leaving: metadata.deletion_timestamp.is_some(),
             is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
@@ -147,7 +148,7 @@ impl PodFacts {
             apart_from,
             queue: queue_of(&labels).cloned(),
             priority,
-            preemptibility: preemptibility(&labels),
+            preemptibility: Preemptibility::of(&labels),
             kai_words: kai_words.map(Box::new),
             never_preempts: !is_own || spec.preemption_policy.as_deref() == Some("Never"),
             nominated: status.nominated_node_name.clone().filter(|node| !node.is_empty()),
@@ -196,11 +197,6 @@ impl PodFacts {
         self.has_ended && self.succeeded_ms.is_none()
     }
 
-    /// Whether it may be evicted for others if it starts by itself with this priority.
-    pub(crate) fn is_preemptible_at(&self, priority: i32) -> bool {
-        PriorityClass::is_preemptible(priority, self.preemptibility.map(|of| of.lets_minimum_go(1)))
-    }
-
     /// The pod as a user of claims.
     pub(crate) fn as_user(&self) -> User<'_> {
         User { uid: &self.uid, group: self.pod_group() }
@@ -215,11 +211,6 @@ impl PodFacts {
 fn generation(text: &str) -> Option<Generation> {
     let (term, number) = text.split_once('.')?;
     Some(Generation { term: term.parse().ok()?, number: number.parse().ok()? })
-}
-
-fn preemptibility(labels: &BTreeMap<String, String>) -> Option<Preemptibility> {
-    let of = |text: &String| if text == "true" { Preemptibility::All } else { Preemptibility::None };
-    labels.get(PREEMPTIBLE).map(of).or_else(|| Preemptibility::of(labels))
 }
 
 /// What a pod's containers, labels and annotations ask for. Init containers stand behind the others, as on the node.
@@ -358,7 +349,8 @@ mod tests {
     fn labels_go_before_the_priority_in_what_may_be_evicted() {
         let of = |labels: Value, priority: i32| {
             let spec = json!({"containers": [], "priority": priority});
-            facts(json!({"metadata": {"labels": labels}, "spec": spec})).is_preemptible_at(priority)
+            let said = facts(json!({"metadata": {"labels": labels}, "spec": spec})).preemptibility;
+            Preemptibility::lets_one_go(said, priority)
         };
         assert!(of(json!({}), 0) && of(json!({}), 99) && !of(json!({}), 100));
         assert!(!of(json!({"aliquot.dev/preemptible": "false"}), 0));

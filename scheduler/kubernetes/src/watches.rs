@@ -5,6 +5,7 @@ mod elastic_gpus;
 mod family;
 mod follow;
 mod gangs;
+mod owners;
 mod served;
 mod suspended;
 mod volumes;

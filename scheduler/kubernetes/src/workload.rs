@@ -2,7 +2,7 @@
 //! again afterwards. Pods that go in this way are no failures.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{ApiResource, GroupVersionKind};
+use kube::api::ApiResource;
 use serde_json::{Value, json};
 
 use crate::gang::{Address, Gang, GangKind, Source};
@@ -71,8 +71,7 @@ impl WorkloadKind {
 
     /// The resource in one of its versions.
     pub(crate) fn resource(self, version: &str) -> ApiResource {
-        let Address { group, kind, plural, .. } = self.api();
-        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+        self.api().resource(version)
     }
 
     /// The resource as `kubectl` takes it.

@@ -1,5 +1,7 @@
 //! The kinds of objects that say which pods start together.
 
+use kube::api::{ApiResource, GroupVersionKind};
+
 /// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum GangKind {
@@ -28,6 +30,13 @@ pub(crate) struct Address {
     pub(crate) versions: &'static [&'static str],
     pub(crate) kind: &'static str,
     pub(crate) plural: &'static str,
+}
+
+impl Address {
+    /// The resource in one of its versions.
+    pub(crate) fn resource(&self, version: &str) -> ApiResource {
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(self.group, version, self.kind), self.plural)
+    }
 }
 
 impl GangKind {

@@ -160,7 +160,7 @@ impl Mirror {
             namespace: facts.namespace.clone(),
             queue: self.queue_of(facts),
             priority: facts.priority,
-            preemptible: facts.is_preemptible_at(facts.priority),
+            preemptible: self.is_preemptible_at(facts, facts.priority),
             request,
             ..Claim::default()
         };

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_scheduler_core::{GroupPlacement, PodGroup, PriorityClass, SubGroup};
 
 use members::Members;
-use minimum::{minimum_of, preemptibility};
+use minimum::minimum_of;
 use told::Described;
 
 use super::precedence::Precedence;
@@ -106,8 +106,10 @@ impl Mirror {
             matches!(&of.priority, Some(GroupPriority::Class(name)) if name == class)
                 || of.labelled_class.as_deref() == Some(class)
         };
-        let labelled = self.pods.iter().filter(|(_, pod)| pod.facts.kai_words().class.as_deref() == Some(class));
-        self.changed_pods.extend(labelled.map(|(uid, _)| uid.clone()));
+        let is_labelled = |facts: &PodFacts| self.labelled_classes(facts).any(|of| of == class);
+        let labelled = self.pods.iter().filter(|(_, pod)| is_labelled(&pod.facts)).map(|(uid, _)| uid.clone());
+        let labelled: Vec<String> = labelled.collect();
+        self.changed_pods.extend(labelled);
         let objects = self.gangs.objects.iter().filter(|(_, of)| of.as_ref().is_ok_and(names_it));
         let pods = objects.filter_map(|(key, _)| self.gangs.pods.get(key)).flatten();
         self.changed_pods.extend(pods.cloned());
@@ -197,7 +199,7 @@ impl Mirror {
         };
         let (kind, name) = match &gang.source {
             Source::Pods(size) => {
-                let of_gang = GangFacts::new(*size).or_in_words(facts.kai_words());
+                let of_gang = GangFacts::new(*size).or_in_words(&self.kai_words_of(facts));
                 let checked = self.check_within_minimum(facts, gang, &of_gang);
                 checked.map_err(|why| format!("it is in gang {:?}: {why}", gang.name))?;
                 return Ok(Some((gang, of_gang)));
@@ -264,13 +266,14 @@ impl Mirror {
         let nothing_special = PolicyFacts::default();
         let policy = self.policy_of(facts).ok().flatten().unwrap_or(&nothing_special);
         let Precedence { priority, never_preempts } = self.own_precedence(facts);
-        let said_delay_ms = facts.kai_words().preemption_delay_ms.unwrap_or(0);
+        let words = self.kai_words_of(facts);
+        let said_delay_ms = words.preemption_delay_ms.unwrap_or(0);
         let own = PodGroup {
             name: format!("pod/{}", facts.name),
             namespace: facts.namespace.clone(),
             queue: self.queue_of(facts),
             priority,
-            preemptible: facts.is_preemptible_at(priority),
+            preemptible: self.is_preemptible_at(facts, priority),
             min_runtime_ms: policy.min_runtime_ms,
             preemption_delay_ms: if never_preempts { NEVER_MS } else { policy.preemption_delay_ms.max(said_delay_ms) },
             staleness_grace_ms: Some(STALENESS_GRACE_MS),
@@ -294,7 +297,7 @@ impl Mirror {
         };
         let Precedence { priority, never_preempts } = self.precedence(facts, &of_gang).ok()?;
         let own_delay_ms = if never_preempts { NEVER_MS } else { policy.preemption_delay_ms };
-        let said = preemptibility(facts, &of_gang).map(|of| of.lets_minimum_go(minimum_of(gang, &of_gang)));
+        let said = self.preemptibility(facts, &of_gang).map(|of| of.lets_minimum_go(minimum_of(gang, &of_gang)));
         let spread = self.placement_of(facts, &of_gang).ok()?;
         Some(PodGroup {
             name: of_gang.name_of_group(gang),
@@ -303,7 +306,7 @@ impl Mirror {
             preemption_delay_ms: own_delay_ms.max(of_gang.preemption_delay_ms.unwrap_or(said_delay_ms)),
             staleness_grace_ms: of_gang
                 .staleness_grace_ms
-                .or(facts.kai_words().staleness_grace_ms)
+                .or(words.staleness_grace_ms)
                 .unwrap_or(own.staleness_grace_ms),
             min_members,
             sub_groups: of_gang.sub_groups.into_iter().map(sub_group).collect(),

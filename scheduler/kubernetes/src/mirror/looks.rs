@@ -141,8 +141,8 @@ impl Mirror {
         let queue = self.queue_of(&facts);
         let policy = self.policy_of(&facts)?.cloned().unwrap_or_default();
         let Precedence { priority, never_preempts } = self.own_precedence(&facts);
-        let preemptible = facts.is_preemptible_at(priority);
-        let delay_ms = policy.preemption_delay_ms.max(facts.kai_words().preemption_delay_ms.unwrap_or(0));
+        let preemptible = self.is_preemptible_at(&facts, priority);
+        let delay_ms = policy.preemption_delay_ms.max(self.kai_words_of(&facts).preemption_delay_ms.unwrap_or(0));
         let preemption_delay_ms = if never_preempts { NEVER_MS } else { delay_ms };
         let group = (is_gang || preemption_delay_ms > 0).then(|| PodGroup {
             name: IMAGINED.to_owned(),

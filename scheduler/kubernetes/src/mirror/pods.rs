@@ -46,7 +46,12 @@ impl Mirror {
         if let Some(before) = regrouped.map(|known| known.facts.clone()) {
             self.unlist_in_gang(&before);
         }
+        let owner_changed = self.pods.get(&uid).filter(|known| known.facts.owner != facts.owner);
+        if let Some(before) = owner_changed.map(|known| known.facts.clone()) {
+            self.unlist_with_owner(&before);
+        }
         self.list_in_gang(&facts);
+        self.list_with_owner(&facts);
         self.list_in_claims(&facts);
         self.list_in_elastic_gpu_claims(&facts);
         self.list_in_volume_claims(&facts);
@@ -101,6 +106,7 @@ impl Mirror {
         self.forget_kind_of(uid);
         if let Some(known) = self.pods.remove(uid) {
             self.unlist_in_gang(&known.facts);
+            self.unlist_with_owner(&known.facts);
             self.unlist_in_claims(&known.facts);
             self.unlist_in_elastic_gpu_claims(&known.facts);
             self.unlist_in_volume_claims(&known.facts);
@@ -300,6 +306,7 @@ impl Mirror {
 
     /// What a pod asks for. `in_turn`: it must be its turn to have what one pod at a time may have.
     pub(super) fn request_in(&self, facts: &PodFacts, in_turn: bool) -> Result<(Request, Means), String> {
+        self.check_owner(facts)?;
         self.check_queue(facts)?;
         self.gang_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
@@ -385,7 +392,9 @@ impl Mirror {
             namespace: facts.namespace.clone(),
             queue: self.queue_of(facts),
             priority: group.as_ref().map_or(priority, |group| group.priority),
-            preemptible: group.as_ref().map_or_else(|| facts.is_preemptible_at(priority), |group| group.preemptible),
+            preemptible: group
+                .as_ref()
+                .map_or_else(|| self.is_preemptible_at(facts, priority), |group| group.preemptible),
             immovable: is_immovable(facts, &means) || known.claim.as_ref().is_some_and(|told| told.claim.immovable),
             min_runtime_ms: self.policy_of(facts).ok().flatten().map_or(0, |policy| policy.min_runtime_ms),
             sub_group: group.as_ref().and_then(|group| sub_group_of(facts, group)),

@@ -57,10 +57,11 @@ impl Mirror {
         self.priority_classes.classes.keys().cloned().collect()
     }
 
-    /// How a pod stands that is in no group, or in one that says nothing of it: as a PriorityClass that its label names,
-    /// and otherwise as the pod says itself. Like KAI, this takes no notice of a label that names no PriorityClass.
+    /// How a pod stands that is in no group, or in one that says nothing of it: as a PriorityClass that a label of its
+    /// owner or its own label names, and otherwise as the pod says itself. Like KAI, this takes no notice of a label that
+    /// names no PriorityClass.
     pub(super) fn own_precedence(&self, facts: &PodFacts) -> Precedence {
-        let labelled = facts.kai_words().class.as_deref().and_then(|class| self.precedence_of_class(facts, class));
+        let labelled = self.labelled_classes(facts).find_map(|class| self.precedence_of_class(facts, class));
         labelled.unwrap_or(Precedence { priority: facts.priority, never_preempts: facts.never_preempts })
     }
 

@@ -135,6 +135,7 @@ impl Mirror {
     /// there any more, or has others below it: it must be in the books somewhere, or it would be evicted.
     pub(super) fn queue_of(&self, pod: &PodFacts) -> String {
         let named = pod.queue.clone().filter(|queue| !queue.is_empty()).or_else(|| self.queue_of_gang(pod));
+        let named = named.or_else(|| self.queue_of_owner(pod));
         let queue = named.or_else(|| self.queue_of_namespace(&pod.namespace)).unwrap_or_default();
         match pod.node.is_some() && !self.takes_claims(&queue) {
             true => String::new(),

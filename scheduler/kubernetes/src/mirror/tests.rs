@@ -8,6 +8,7 @@ mod elastic_gpus;
 mod figures;
 mod gangs;
 mod nodes;
+mod owners;
 mod peers;
 mod policies;
 mod random;

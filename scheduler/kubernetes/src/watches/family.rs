@@ -18,6 +18,7 @@ use super::served::Served;
 use super::{Queues, QueuesOfKai, SchedulingPolicies, queues_of_kai};
 use crate::gang::{Address, GangKind};
 use crate::mirror::{Access, Mirror};
+use crate::owner::OwnerKind;
 use crate::serve::Shared;
 use crate::workload::WorkloadKind;
 
@@ -32,6 +33,8 @@ pub(super) enum Family {
     DeviceClaims,
     DeviceTaintRules,
     Gang(GangKind),
+    /// Objects whose words count for their pods.
+    Owners(OwnerKind),
     /// Workloads that a leader has suspended.
     Suspended(WorkloadKind),
 }
@@ -51,7 +54,8 @@ impl Family {
             Family::DeviceTaintRules,
         ];
         let suspended = WorkloadKind::ALL.map(Family::Suspended);
-        single.into_iter().chain(GangKind::ALL.map(Family::Gang)).chain(suspended)
+        let owners = OwnerKind::ALL.map(Family::Owners);
+        single.into_iter().chain(GangKind::ALL.map(Family::Gang)).chain(owners).chain(suspended)
     }
 
     /// Without these a new leader decides nothing wrong: pods of gangs wait, and pods are evicted one by one.
@@ -72,6 +76,10 @@ impl Family {
             }
             Family::DeviceTaintRules => ("resource.k8s.io", &["v1", "v1beta2", "v1alpha3"], vec!["devicetaintrules"]),
             Family::Gang(kind) => {
+                let Address { group, versions, plural, .. } = kind.api();
+                (group, versions, vec![plural])
+            }
+            Family::Owners(kind) => {
                 let Address { group, versions, plural, .. } = kind.api();
                 (group, versions, vec![plural])
             }
@@ -100,7 +108,11 @@ impl Family {
         let (resources, versions) = (plurals.join(", "), versions.join(" or "));
         let what = format!("the cluster has no {resources} of {group} in version {versions}");
         match self {
-            Family::Gang(_) | Family::Suspended(_) | Family::DeviceTaintRules | Family::QueuesOfKai => {
+            Family::Gang(_)
+            | Family::Owners(_)
+            | Family::Suspended(_)
+            | Family::DeviceTaintRules
+            | Family::QueuesOfKai => {
                 debug!("{what}; they are watched once they are there")
             }
             Family::DeviceClaims => info!("{what}; they are watched once they are there"),
@@ -126,6 +138,7 @@ impl Family {
             }
             Family::DeviceTaintRules => forget(&DeviceTaintRules, mirror),
             Family::Gang(kind) => forget(&kind, mirror),
+            Family::Owners(kind) => forget(&kind, mirror),
             Family::Suspended(kind) => forget(&kind, mirror),
         }
     }
@@ -154,9 +167,10 @@ impl Family {
             }
             Family::Gang(kind) => {
                 shared.change(|mirror| mirror.gangs_are_in(kind, version));
-                let Address { group, kind: word, plural, .. } = kind.api();
-                let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, word), plural);
-                vec![of(kind, Api::all_with(all(), &resource), shared)]
+                vec![of(kind, Api::all_with(all(), &kind.api().resource(version)), shared)]
+            }
+            Family::Owners(kind) => {
+                vec![of(kind, Api::all_with(all(), &kind.api().resource(version)), shared)]
             }
             Family::Suspended(kind) => {
                 shared.change(|mirror| mirror.suspendables_are_in(kind, version));

@@ -14,6 +14,7 @@ mod kit;
 mod kubectl;
 mod objects;
 mod other_drivers;
+mod owners;
 mod peers;
 mod pod_groups;
 mod readiness;

@@ -198,15 +198,18 @@ fn what_counts_by_its_metadata_is_watched_without_the_rest() {
             calls.filter(|call| ["list", "watch"].contains(&call.verb) && call.metadata_only == metadata_only);
         of_form.map(|call| format!("{}.{}", call.resource, call.group)).collect()
     };
-    // The labels of namespaces, what the webhook knows by name, and workloads that were suspended.
+    // The labels of namespaces, what the webhook knows by name, owners of pods, and workloads that were suspended.
     let by_name = ["queues.aliquot.dev", "queues.scheduling.run.ai", "schedulingpolicies.aliquot.dev"];
     let kubeflow = ["pytorchjobs", "tfjobs", "mpijobs", "xgboostjobs", "paddlejobs", "jaxjobs"];
     let suspended = ["jobs.batch", "jobsets.jobset.x-k8s.io", "trainjobs.trainer.kubeflow.org"];
     let of_ray = ["rayclusters.ray.io", "rayjobs.ray.io"];
+    let owners = ["deployments.apps", "statefulsets.apps"];
     let expected: BTreeSet<String> = kubeflow
         .map(|kind| format!("{kind}.kubeflow.org"))
         .into_iter()
-        .chain(by_name.into_iter().chain(["namespaces."]).chain(suspended).chain(of_ray).map(str::to_owned))
+        .chain(
+            by_name.into_iter().chain(["namespaces."]).chain(suspended).chain(of_ray).chain(owners).map(str::to_owned),
+        )
         .collect();
     // The planner reads queues whole, and some replicas begin to do so after the webhook's watches.
     let read_whole = ["nodes.", "pods.", "queues.aliquot.dev"];

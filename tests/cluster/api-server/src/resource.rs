@@ -3,6 +3,7 @@
 mod strict;
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -51,7 +52,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 49] = [
+pub const RESOURCES: [&Resource; 51] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -89,6 +90,8 @@ pub const RESOURCES: [&Resource; 49] = [
     &KAI_QUEUES,
     &VOLCANO_POD_GROUPS,
     &COSCHEDULING_POD_GROUPS,
+    &DEPLOYMENTS,
+    &STATEFUL_SETS,
     &JOBS,
     &JOB_SETS,
     &TRAIN_JOBS,
@@ -377,6 +380,14 @@ const VOLCANO_POD_GROUPS: Resource = custom("scheduling.volcano.sh", "v1beta1", 
 
 /// The `podgroups` of the coscheduling plugin.
 const COSCHEDULING_POD_GROUPS: Resource = custom("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", true);
+
+/// `deployments`. Nothing makes their pods here.
+pub const DEPLOYMENTS: Resource =
+    Resource { group: "apps", plural: "deployments", kind: "Deployment", decode: strictly::<Deployment>, ..JOBS };
+
+/// `statefulsets`. Nothing makes their pods here.
+const STATEFUL_SETS: Resource =
+    Resource { group: "apps", plural: "statefulsets", kind: "StatefulSet", decode: strictly::<StatefulSet>, ..JOBS };
 
 /// `jobs`. Nothing makes their pods here.
 pub const JOBS: Resource =

@@ -36,7 +36,8 @@ impl Mirror {
             ));
         }
         // Where no pod is needed, all may be evicted.
-        if preemptibility(facts, of_gang) != Some(Preemptibility::BeyondMinimum) || minimum_of(gang, of_gang) == 0 {
+        if self.preemptibility(facts, of_gang) != Some(Preemptibility::BeyondMinimum) || minimum_of(gang, of_gang) == 0
+        {
             return Ok(());
         }
         let counted = counted(gang, of_gang);
@@ -82,17 +83,18 @@ impl Mirror {
             Source::Pods(_) => None,
         };
         let of_object = of_object.and_then(|of| of.as_ref().ok());
-        let said = of_object.and_then(|of| of.preemptibility).or(facts.preemptibility);
+        let said = of_object.and_then(|of| of.preemptibility).or_else(|| self.said_preemptibility(facts));
         if said == Some(Preemptibility::BeyondMinimum) || of_object.is_some_and(|of| of.is_evicted_whole) {
             let others: Vec<String> = self.members_of(facts, gang).cloned().collect();
             self.changed_pods.extend(others);
         }
     }
-}
 
-/// Which pods of a pod's group may be evicted for others: as the group says, and where it does not, as the pod says.
-pub(super) fn preemptibility(facts: &PodFacts, of_gang: &GangFacts) -> Option<Preemptibility> {
-    of_gang.preemptibility.or(facts.preemptibility)
+    /// Which pods of a pod's group may be evicted for others: as the group says, and where it does not, as the pod's owner
+    /// or the pod says.
+    pub(super) fn preemptibility(&self, facts: &PodFacts, of_gang: &GangFacts) -> Option<Preemptibility> {
+        of_gang.preemptibility.or_else(|| self.said_preemptibility(facts))
+    }
 }
 
 /// The number of pods that start together with a pod of this gang, and with itself.

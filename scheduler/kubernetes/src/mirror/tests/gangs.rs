@@ -271,7 +271,7 @@ fn the_priority_of_a_pod_group_counts_for_its_pods() {
     assert_eq!(world.names_of_bound(), ["b"], "{:?}", world.log);
 }
 
-fn class(name: &str, value: i32) -> PriorityClass {
+pub(super) fn class(name: &str, value: i32) -> PriorityClass {
     let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
     PriorityClass { metadata, value: Some(value), ..PriorityClass::default() }
 }

@@ -46,11 +46,11 @@ impl World {
         &self.mirror.pods[self.pods[name]["metadata"]["uid"].as_str().unwrap()].facts
     }
 
-    fn queue_of_pod(&self, name: &str) -> String {
+    pub(in crate::mirror::tests) fn queue_of_pod(&self, name: &str) -> String {
         self.mirror.queue_of(self.facts_of(name))
     }
 
-    fn group_of(&self, name: &str) -> PodGroup {
+    pub(in crate::mirror::tests) fn group_of(&self, name: &str) -> PodGroup {
         self.mirror.group_of(self.facts_of(name)).unwrap()
     }
 }
