@@ -283,6 +283,8 @@ fn volcano(spec: &Value) -> Result<GangFacts, String> {
 }
 
 /// All pods. If some jobs are made only when others are ready or done, each replicated job is a gang.
+///
+/// Each replicated job with a topology of its own, by annotations of its Jobs or of its pods, is a sub-group.
 fn job_set(spec: &Value) -> GangFacts {
     let jobs = items(&spec["replicatedJobs"]);
     let in_order = spec["startupPolicy"]["startupPolicyOrder"] == "InOrder";
@@ -291,11 +293,16 @@ fn job_set(spec: &Value) -> GangFacts {
         let parallelism = count(&of_each["parallelism"], 1);
         count(&job["replicas"], 1).saturating_mul(parallelism.min(count(&of_each["completions"], parallelism)))
     };
+    let sub_group = |job: &Value| {
+        let templates = [&job["template"], &job["template"]["spec"]["template"]];
+        sub_group_with_level(text(&job["name"])?, pods_of(job), &templates)
+    };
+    let sub_groups = jobs.iter().filter_map(sub_group).collect();
     if in_order || jobs.iter().any(|job| !items(&job["dependsOn"]).is_empty()) {
         let parts = jobs.iter().filter_map(|job| Some((text(&job["name"])?, pods_of(job)))).collect();
-        return GangFacts { parts, ..GangFacts::new(1) };
+        return GangFacts { parts, sub_groups, ..GangFacts::new(1) };
     }
-    GangFacts::new(jobs.iter().map(pods_of).fold(0, u32::saturating_add))
+    GangFacts { sub_groups, ..GangFacts::new(jobs.iter().map(pods_of).fold(0, u32::saturating_add)) }
 }
 
 /// A leader and its workers. If the workers are made only when the leader is ready, they are a gang without it.
@@ -326,19 +333,27 @@ fn ray_cluster(spec: &Value) -> GangFacts {
         replicas.saturating_mul(count(&group["numOfHosts"], 1).max(1))
     };
     let workers = items(&spec["workerGroupSpecs"]);
-    let sub_group = |name: Option<String>, min_members: u32, of_group: &Value| {
-        let annotations = &of_group["template"]["metadata"]["annotations"];
-        let annotations: BTreeMap<String, String> = serde_json::from_value(annotations.clone()).unwrap_or_default();
-        let KaiWords { required_level, preferred_level, .. } = KaiWords::of(&BTreeMap::new(), &annotations);
-        let has_level = required_level.is_some() || preferred_level.is_some();
-        name.filter(|_| has_level).map(|name| SubGroup { name, min_members, required_level, preferred_level })
+    let head = sub_group_with_level(RAY_HEAD.to_owned(), 1, &[&spec["headGroupSpec"]["template"]]);
+    let of_workers = |of_group: &Value| {
+        sub_group_with_level(text(&of_group["groupName"])?, workers_of(of_group), &[&of_group["template"]])
     };
-    let head = sub_group(Some(RAY_HEAD.to_owned()), 1, &spec["headGroupSpec"]);
-    let of_workers = |of_group: &Value| sub_group(text(&of_group["groupName"]), workers_of(of_group), of_group);
     GangFacts {
         sub_groups: head.into_iter().chain(workers.iter().filter_map(of_workers)).collect(),
         ..GangFacts::new(workers.iter().map(workers_of).fold(1, u32::saturating_add))
     }
+}
+
+/// A sub-group of pods of these templates, if annotations of one of these name a level. The first one that does counts.
+fn sub_group_with_level(name: String, min_members: u32, templates: &[&Value]) -> Option<SubGroup> {
+    let words = |template: &&Value| {
+        let annotations = template["metadata"]["annotations"].clone();
+        let annotations: BTreeMap<String, String> = serde_json::from_value(annotations).unwrap_or_default();
+        KaiWords::of(&BTreeMap::new(), &annotations)
+    };
+    let mut levels = templates.iter().map(words).map(|words| (words.required_level, words.preferred_level));
+    let (required_level, preferred_level) =
+        levels.find(|(required, preferred)| required.is_some() || preferred.is_some())?;
+    Some(SubGroup { name, min_members, required_level, preferred_level })
 }
 
 /// A job of Kubeflow. Where gangs are left to the operator, it makes a PodGroup with the same words.

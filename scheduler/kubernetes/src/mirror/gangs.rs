@@ -295,6 +295,10 @@ impl Mirror {
             Some((part, size)) => still(size, of_sub_group(part)),
             None => still(of_gang.min_members, needed_no_more.len()),
         };
+        // A part of the object is a gang without the others.
+        let part = of_gang.part_of(gang).map(|(part, _)| part);
+        let is_of_it = |sub: &&SubGroup| part.is_none_or(|part| part == sub.name);
+        let sub_groups = of_gang.sub_groups.iter().filter(is_of_it).cloned().map(sub_group).collect();
         let Precedence { priority, never_preempts } = self.precedence(facts, &of_gang).ok()?;
         let own_delay_ms = if never_preempts { NEVER_MS } else { policy.preemption_delay_ms };
         let said = self.preemptibility(facts, &of_gang).map(|of| of.lets_minimum_go(minimum_of(gang, &of_gang)));
@@ -309,7 +313,7 @@ impl Mirror {
                 .or(words.staleness_grace_ms)
                 .unwrap_or(own.staleness_grace_ms),
             min_members,
-            sub_groups: of_gang.sub_groups.into_iter().map(sub_group).collect(),
+            sub_groups,
             spread: policy.spread_of(spread),
             ..own
         })

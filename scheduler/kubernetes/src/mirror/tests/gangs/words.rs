@@ -9,6 +9,7 @@ use crate::mirror::tests::World;
 use crate::pod::PodFacts;
 
 const REQUIRED: &str = "kai.scheduler/topology-required-placement";
+const JOB_SET: &str = "jobset.sigs.k8s.io/jobset-name";
 const PREFERRED: &str = "kai.scheduler/topology-preferred-placement";
 
 fn labelled(labels: &[(&str, &str)]) -> Value {
@@ -18,7 +19,7 @@ fn labelled(labels: &[(&str, &str)]) -> Value {
 }
 
 fn in_set(labels: &[(&str, &str)]) -> Value {
-    labelled(&[labels, &[("jobset.sigs.k8s.io/jobset-name", "s")]].concat())
+    labelled(&[labels, &[(JOB_SET, "s")]].concat())
 }
 
 fn in_group(sub_group: &str) -> Value {
@@ -197,6 +198,28 @@ fn each_group_of_a_ray_cluster_may_have_a_rack_of_its_own() {
     world.pod("head", 100, node("head", "headgroup"));
     world.reconcile();
     assert_eq!((world.nodes_of(&["a", "b"]), world.nodes_of(&["head"])), (vec!["m", "o"], vec!["n"]));
+}
+
+#[test]
+fn each_job_of_a_job_set_may_have_a_rack_of_its_own() {
+    let near = json!({"annotations": {REQUIRED: "rack"}});
+    let in_job = json!({"metadata": near, "spec": {"parallelism": 2, "completions": 2}});
+    let of_pods = json!({"spec": {"parallelism": 2, "completions": 2, "template": {"metadata": near}}});
+    let one_by_one = json!({"startupPolicyOrder": "InOrder"});
+    for (template, policy) in
+        [(&in_job, json!({})), (&of_pods, json!({})), (&in_job, one_by_one.clone()), (&of_pods, one_by_one)]
+    {
+        let mut world = with_racks();
+        let jobs = json!([{"name": "head", "template": {"spec": {}}}, {"name": "w", "template": template}]);
+        world.gang(GangKind::JobSet, "s", json!({"replicatedJobs": jobs, "startupPolicy": policy}));
+        let pod = |job: &str| labelled(&[(JOB_SET, "s"), ("jobset.sigs.k8s.io/replicatedjob-name", job)]);
+        world.pod("a", 100, pod("w"));
+        world.pod("b", 100, pod("w"));
+        world.reconcile();
+        world.pod("head", 100, pod("head"));
+        world.reconcile();
+        assert_eq!((world.nodes_of(&["a", "b"]), world.nodes_of(&["head"])), (vec!["m", "o"], vec!["n"]), "{template}");
+    }
 }
 
 #[test]
