@@ -49,7 +49,9 @@ pub(crate) async fn of_devices(cluster: &Cluster) -> kube::Result<Vec<Row>> {
     }
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let Ok(namespaces) = namespaces.list(&ListParams::default()).await else { return Ok(rows) };
-    let queue = |of: &Namespace| queue_of(of.labels()).map_or_else(|| DEFAULT_QUEUE.to_owned(), String::clone);
+    let queue = |of: &Namespace| {
+        queue_of(of.labels(), of.annotations()).map_or_else(|| DEFAULT_QUEUE.to_owned(), String::clone)
+    };
     let queues: BTreeMap<String, String> = namespaces.items.iter().map(|of| (of.name_any(), queue(of))).collect();
     let with_queue = |row: Row| Row { queue: queues.get(&row.namespace).cloned(), ..row };
     Ok(rows.into_iter().map(with_queue).collect())

@@ -1,5 +1,5 @@
-//! KAI's words in labels and annotations, of pods and of the workloads that make them: how a group of pods stands among
-//! others, and where its pods may be.
+//! KAI's words in labels and annotations, of pods and of what makes them: how a group of pods stands among others, and
+//! where its pods may be. Volcano and we have words for some of that, too.
 //!
 //! The levels are those of our own topology. So the name of KAI's topology (`kai.scheduler/topology`) says nothing here.
 
@@ -14,6 +14,10 @@ const CLASS: &str = "priorityClassName";
 /// The label that says whether pods may be evicted for others: `true` or `false`. It goes before KAI's.
 const PREEMPTIBLE: &str = "aliquot.dev/preemptible";
 const PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
+/// Volcano's word for the same, an annotation or else a label: `true` or `false`.
+const PREEMPTABLE: &str = "volcano.sh/preemptable";
+/// What Volcano reads as `true`.
+const TRUE: [&str; 6] = ["1", "t", "T", "true", "TRUE", "True"];
 const REQUIRED_LEVEL: &str = "kai.scheduler/topology-required-placement";
 const PREFERRED_LEVEL: &str = "kai.scheduler/topology-preferred-placement";
 const PREEMPTION_DELAY: &str = "kai.scheduler/preemption-delay";
@@ -41,11 +45,14 @@ impl Preemptibility {
         }
     }
 
-    /// As the labels of a pod or of a workload say it. Like KAI, this takes an unknown word for none.
-    pub(crate) fn of(labels: &Texts) -> Option<Preemptibility> {
-        let own = |text: &String| if text == "true" { Preemptibility::All } else { Preemptibility::None };
+    /// As a pod, or what makes it, says it. Like KAI, this takes an unknown word of KAI's for none. Like Volcano, it takes
+    /// one of Volcano's for `false`.
+    pub(crate) fn of(labels: &Texts, annotations: &Texts) -> Option<Preemptibility> {
+        let if_true = |is_true: bool| if is_true { Preemptibility::All } else { Preemptibility::None };
+        let own = labels.get(PREEMPTIBLE).map(|text| if_true(text == "true"));
         let of_kai = || labels.get(PREEMPTIBILITY).and_then(|word| Preemptibility::named(word));
-        labels.get(PREEMPTIBLE).map(own).or_else(of_kai)
+        let of_volcano = || annotations.get(PREEMPTABLE).or_else(|| labels.get(PREEMPTABLE));
+        own.or_else(of_kai).or_else(|| of_volcano().map(|text| if_true(TRUE.contains(&text.as_str()))))
     }
 
     /// Whether a pod of this priority may be evicted that starts by itself. `said`: what labels say of it.
@@ -157,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_word_for_preemptibility_that_kai_does_not_know_is_none() {
-        let of = |word: &str| Preemptibility::of(&texts([(PREEMPTIBILITY, word)]));
+        let of = |word: &str| Preemptibility::of(&texts([(PREEMPTIBILITY, word)]), &Texts::new());
         let words = ["preemptible", "non-preemptible", "semi-preemptible", "", "Preemptible"];
         let expected =
             [Some(Preemptibility::All), Some(Preemptibility::None), Some(Preemptibility::BeyondMinimum), None, None];
@@ -166,5 +173,19 @@ mod tests {
         assert_eq!(minimum_goes(Preemptibility::All), [true, true]);
         assert_eq!(minimum_goes(Preemptibility::None), [false, false]);
         assert_eq!(minimum_goes(Preemptibility::BeyondMinimum), [true, false]);
+    }
+
+    #[test]
+    fn volcano_s_word_counts_where_no_other_does() {
+        let word = |text: &str| texts([(PREEMPTABLE, text)]);
+        let (all, none) = (Some(Preemptibility::All), Some(Preemptibility::None));
+        for (text, expected) in [("true", all), ("1", all), ("false", none), ("maybe", none), ("", none)] {
+            assert_eq!(Preemptibility::of(&Texts::new(), &word(text)), expected, "{text:?}");
+            assert_eq!(Preemptibility::of(&word(text), &Texts::new()), expected, "{text:?}");
+        }
+        assert_eq!(Preemptibility::of(&word("true"), &word("false")), none, "the annotation goes first");
+        for (key, text) in [(PREEMPTIBLE, "true"), (PREEMPTIBILITY, "preemptible")] {
+            assert_eq!(Preemptibility::of(&texts([(key, text)]), &word("false")), all, "{key}");
+        }
     }
 }

@@ -55,7 +55,7 @@ pub(crate) use group_starts::{GroupSaid, GroupStart, Wait};
 pub(crate) use looks::{Imagined, Known};
 pub(crate) use nodes::Held;
 pub(crate) use policies::POLICY;
-pub(crate) use queues::QueueSaid;
+pub(crate) use queues::{NamespaceFacts, QueueSaid};
 pub(crate) use reported::{DeviceSaid, DevicesSaid, IllDevice};
 pub(crate) use suspended::{Suspended, Suspension};
 pub(crate) use volumes::{SELECTED_NODE, Unmade};
@@ -72,8 +72,7 @@ pub(crate) struct Mirror {
     gangs: gangs::Gangs,
     owners: owners::Owners,
     groups_said: group_starts::GroupsSaid,
-    /// The labels of namespaces. They name the queue and the policy of pods that name none, and selectors match them.
-    namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    namespaces: BTreeMap<String, NamespaceFacts>,
     selections: peers::Selections,
     queues: BTreeMap<String, QueueSpec>,
     queues_of_kai: BTreeMap<String, QueueSpec>,

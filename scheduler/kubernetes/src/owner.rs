@@ -84,10 +84,11 @@ impl OwnerFacts {
     pub(crate) fn of(metadata: &ObjectMeta) -> OwnerFacts {
         let nothing = BTreeMap::new();
         let labels = metadata.labels.as_ref().unwrap_or(&nothing);
+        let annotations = metadata.annotations.as_ref().unwrap_or(&nothing);
         let words = OwnerWords {
-            queue: queue_of(labels).filter(|queue| !queue.is_empty()).cloned(),
-            preemptibility: Preemptibility::of(labels),
-            kai: KaiWords::of(labels, metadata.annotations.as_ref().unwrap_or(&nothing)),
+            queue: queue_of(labels, annotations).filter(|queue| !queue.is_empty()).cloned(),
+            preemptibility: Preemptibility::of(labels, annotations),
+            kai: KaiWords::of(labels, annotations),
         };
         let words = (words != OwnerWords::NONE).then(|| Box::new(words));
         OwnerFacts { uid: metadata.uid.clone().unwrap_or_default(), words }

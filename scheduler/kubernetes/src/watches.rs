@@ -28,7 +28,7 @@ use tracing::warn;
 
 use crate::budget::BudgetFacts;
 use crate::kai_queue;
-use crate::mirror::{Access, Mirror, QueueSaid};
+use crate::mirror::{Access, Mirror, NamespaceFacts, QueueSaid};
 use crate::node::NodeFacts;
 use crate::pod::{PodFacts, SeenPod};
 use crate::queue::Queue;
@@ -99,7 +99,7 @@ impl Sight for Nodes {
     }
 }
 
-/// Only their labels count.
+/// Only their metadata counts.
 struct Namespaces;
 
 impl Sight for Namespaces {
@@ -114,7 +114,8 @@ impl Sight for Namespaces {
     }
 
     fn show(&self, namespace: Self::Object, _: &str, mirror: &mut Mirror) {
-        mirror.namespace(&namespace.name_any(), Some(namespace.labels().clone()));
+        let facts = NamespaceFacts::of(namespace.labels().clone(), namespace.annotations());
+        mirror.namespace(&namespace.name_any(), Some(facts));
     }
 
     fn gone(&self, key: &str, mirror: &mut Mirror) {

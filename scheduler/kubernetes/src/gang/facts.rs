@@ -97,14 +97,16 @@ impl GangFacts {
         let said = GangFacts::said(kind, spec)?;
         let nothing = BTreeMap::new();
         let labels = metadata.labels.as_ref().unwrap_or(&nothing);
-        let mut words = KaiWords::of(labels, metadata.annotations.as_ref().unwrap_or(&nothing));
+        let annotations = metadata.annotations.as_ref().unwrap_or(&nothing);
+        let queue = || queue_of(labels, annotations).filter(|queue| !queue.is_empty()).cloned();
+        let mut words = KaiWords::of(labels, annotations);
         if let (GangKind::RayCluster, Some(class)) = (kind, labels.get(RAY_CLASS)) {
             words.class = Some(class.clone());
         }
         Ok(GangFacts {
             uid: metadata.uid.clone().unwrap_or_default(),
-            queue: said.queue.clone().or_else(|| queue_of(labels).filter(|queue| !queue.is_empty()).cloned()),
-            preemptibility: said.preemptibility.or_else(|| Preemptibility::of(labels)),
+            queue: said.queue.clone().or_else(queue),
+            preemptibility: said.preemptibility.or_else(|| Preemptibility::of(labels, annotations)),
             ..said.or_in_words(&words)
         })
     }

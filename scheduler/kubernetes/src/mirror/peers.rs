@@ -111,7 +111,7 @@ impl Mirror {
         Seen {
             labels: &facts.labels,
             namespace: &facts.namespace,
-            labels_of_namespace: self.namespaces.get(&facts.namespace).unwrap_or(&NONE),
+            labels_of_namespace: self.namespaces.get(&facts.namespace).map_or(&NONE, |of| &of.labels),
             is_leaving: facts.is_leaving,
         }
     }

@@ -63,7 +63,7 @@ impl Mirror {
     }
 
     fn policy_name<'a>(&'a self, facts: &'a PodFacts) -> Option<&'a str> {
-        let of_namespace = || self.namespaces.get(&facts.namespace)?.get(POLICY);
+        let of_namespace = || self.namespaces.get(&facts.namespace)?.labels.get(POLICY);
         facts.labels.get(POLICY).or_else(of_namespace).map(String::as_str).filter(|name| !name.is_empty())
     }
 

@@ -35,6 +35,21 @@ pub(super) struct DeletedQueue {
     stays: bool,
 }
 
+/// What a namespace says of its pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamespaceFacts {
+    /// They name the policy of pods that name none, and selectors match them.
+    pub(super) labels: BTreeMap<String, String>,
+    queue: Option<String>,
+}
+
+impl NamespaceFacts {
+    pub(crate) fn of(labels: BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> NamespaceFacts {
+        let queue = queue_of(&labels, annotations).cloned();
+        NamespaceFacts { labels, queue }
+    }
+}
+
 impl Mirror {
     pub(crate) fn queue(&mut self, name: &str, definition: &QueueDefinition) {
         let spec = definition.spec(name);
@@ -108,13 +123,13 @@ impl Mirror {
         self.queues.keys().cloned().collect()
     }
 
-    /// A namespace has these labels; `None`: there is no such namespace any more.
-    pub(crate) fn namespace(&mut self, name: &str, labels: Option<BTreeMap<String, String>>) {
-        let before = match labels.clone() {
-            Some(labels) => self.namespaces.insert(name.to_owned(), labels),
+    /// What a namespace says; `None`: there is no such namespace any more.
+    pub(crate) fn namespace(&mut self, name: &str, facts: Option<NamespaceFacts>) {
+        let before = match facts.clone() {
+            Some(facts) => self.namespaces.insert(name.to_owned(), facts),
             None => self.namespaces.remove(name),
         };
-        if before != labels {
+        if before != facts {
             let of_it = self.pods.iter().filter(|(_, pod)| pod.facts.namespace == name);
             self.changed_pods.extend(of_it.map(|(uid, _)| uid.clone()));
             self.find_peers_of_namespace(name);
@@ -128,7 +143,7 @@ impl Mirror {
 
     /// The queue of a namespace's pods that name none; `None`: the default one.
     pub(super) fn queue_of_namespace(&self, name: &str) -> Option<String> {
-        queue_of(self.namespaces.get(name)?).cloned()
+        self.namespaces.get(name)?.queue.clone()
     }
 
     /// The queue of a pod; empty: the default one. A pod that is bound already is in the default one if its own is not

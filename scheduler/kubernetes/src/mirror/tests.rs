@@ -29,7 +29,7 @@ use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Memory, Observation,
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
-use super::{Access, Binding, Eviction, GroupSaid, Mirror, Readiness, Suspended, Write};
+use super::{Access, Binding, Eviction, GroupSaid, Mirror, NamespaceFacts, Readiness, Suspended, Write};
 use crate::budget::BudgetFacts;
 use crate::gang::{GangFacts, GangKind};
 use crate::node::NodeFacts;
@@ -427,6 +427,11 @@ impl World {
     fn make_node(&mut self, name: &str, node: Value) {
         self.mirror.node(NodeFacts::of(typed(&node)).unwrap());
         self.nodes.insert(name.into(), node);
+    }
+
+    /// The namespace of the pods has these labels.
+    fn namespace(&mut self, labels: BTreeMap<String, String>) {
+        self.mirror.namespace("default", Some(NamespaceFacts::of(labels, &BTreeMap::new())));
     }
 
     fn remove_node(&mut self, name: &str) {

@@ -45,7 +45,7 @@ pub(super) fn judge(object: &Value, scheduler: &str, known: &Known) -> Result<An
     }
     let mut warnings = Vec::new();
     if is_ours {
-        let queue = queue_of(&labels).filter(|queue| known.lacks_queue(queue));
+        let queue = queue_of(&labels, &annotations).filter(|queue| known.lacks_queue(queue));
         warnings.extend(queue.map(|queue| format!("there is no Queue {queue:?}: the pod waits until it is made")));
         let policy = labels.get(POLICY).filter(|policy| known.lacks_policy(policy));
         let lacking = |policy| format!("there is no SchedulingPolicy {policy:?}: the pod waits until it is made");

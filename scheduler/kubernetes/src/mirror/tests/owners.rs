@@ -35,7 +35,7 @@ impl World {
 fn owners_name_the_queue_of_their_pods() {
     for kind in OwnerKind::ALL {
         let mut world = World::new();
-        world.mirror.namespace("default", Some([(QUEUE.to_owned(), "of-namespace".to_owned())].into()));
+        world.namespace([(QUEUE.to_owned(), "of-namespace".to_owned())].into());
         world.owners(kind, &[("o", json!({"labels": {QUEUE: "of-owner"}})), ("silent", json!({}))]);
         world.pod("a", 10, owned_by(kind, "o"));
         world.pod("b", 10, owned_by(kind, "silent"));

@@ -137,12 +137,12 @@ fn labels_of_namespaces_decide_whenever_they_come() {
         "topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "x"}},
     });
     foreign(&mut world, "other", "a", &json!({}), &required("podAntiAffinity", term));
-    let label = |team: &str| Some([("team".to_owned(), team.to_owned())].into());
-    world.mirror.namespace("default", label("x"));
+    let label = |team: &str| [("team".to_owned(), team.to_owned())].into();
+    world.namespace(label("x"));
     pod(&mut world, "p", &json!({}), &json!({}));
     world.reconcile();
     assert!(!world.bound().contains_key("p"));
-    world.mirror.namespace("default", label("y"));
+    world.namespace(label("y"));
     world.reconcile();
     assert!(world.bound().contains_key("p"));
 }

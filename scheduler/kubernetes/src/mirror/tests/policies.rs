@@ -76,12 +76,12 @@ fn a_namespace_names_the_policy_of_its_pods() {
     policy(&mut world, "roomy", json!({"memoryPolicy": {"usedPercentMax": 30}}));
     policy(&mut world, "full", json!({}));
     let label = |name: &str| [("aliquot.dev/scheduling-policy".to_owned(), name.to_owned())].into();
-    world.mirror.namespace("default", Some(label("roomy")));
+    world.namespace(label("roomy"));
     world.pod("a", 40, json!({}));
     world.pod("b", 40, with_policy("full", json!({})));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["b"], "the pod's own label goes first");
-    world.mirror.namespace("default", Some(label("full")));
+    world.namespace(label("full"));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
 }

@@ -207,7 +207,7 @@ fn a_queue_takes_back_its_quota() {
     world.reconcile();
     assert_eq!(world.bound().len(), 2);
     for (label, name) in [("aliquot.dev/queue", "b1"), ("kai.scheduler/queue", "b2")] {
-        world.mirror.namespace("default", Some([(label.to_owned(), "team-b".to_owned())].into()));
+        world.namespace([(label.to_owned(), "team-b".to_owned())].into());
         world.pod(name, 50, json!({}));
         world.reconcile();
         assert!(world.bound().contains_key(name), "{:?}", world.log);

@@ -1,10 +1,13 @@
 //! What other schedulers' users say of their workloads in labels, annotations and policies.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_core::PodGroup;
 use serde_json::{Value, json};
 
 use super::{class, of_gang, with_racks};
 use crate::gang::GangKind;
+use crate::mirror::NamespaceFacts;
 use crate::mirror::tests::World;
 use crate::pod::PodFacts;
 
@@ -310,6 +313,26 @@ fn a_group_of_volcano_says_how_near_its_pods_must_be() {
     assert!(start(json!({"highestTierName": "rack"}), &three).bound().is_empty());
     let why = start(json!({"highestTierAllowed": 2}), &three).why_waiting("a");
     assert!(why.contains("podgroups.scheduling.volcano.sh/g: its networkTopology is hard with"), "{why}");
+}
+
+#[test]
+fn pods_without_a_group_of_volcano_say_what_it_would_say() {
+    let mut world = World::new();
+    let annotated = |annotations: Value| json!({"metadata": {"annotations": annotations}});
+    let queue = json!({"scheduling.volcano.sh/queue-name": "own"});
+    world.pod("a", 10, annotated(queue.clone()));
+    world.pod("b", 10, json!({}));
+    let of_namespace = [("scheduling.volcano.sh/queue-name".to_owned(), "all".to_owned())].into();
+    world.mirror.namespace("default", Some(NamespaceFacts::of(BTreeMap::new(), &of_namespace)));
+    assert_eq!([world.queue_of_pod("a"), world.queue_of_pod("b")], ["own", "all"]);
+    let keeps = json!({"volcano.sh/preemptable": "false"});
+    world.pod("c", 10, annotated(keeps.clone()));
+    // Its PodGroup says the same of all its pods.
+    world.gang_with(GangKind::Volcano, "g", json!({"annotations": keeps}), json!({"minMember": 1, "queue": "default"}));
+    world.pod("d", 10, annotated(json!({"scheduling.k8s.io/group-name": "g", "volcano.sh/preemptable": "true"})));
+    assert!(!world.group_of("d").preemptible);
+    let is_preemptible = |name: &str| world.mirror.is_preemptible_at(world.facts_of(name), 0);
+    assert_eq!(["a", "c"].map(is_preemptible), [true, false]);
 }
 
 #[test]
