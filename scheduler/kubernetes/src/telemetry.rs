@@ -290,7 +290,8 @@ impl Telemetry for Status {
         registry.register("nodes_reporting", "Nodes whose managers have reported lately", reporting);
         pods(registry, &view, shared.read(|mirror| mirror.unsupported()));
         let not_ready = shared.read(|mirror| mirror.nodes_not_ready());
-        register_view(registry, &view, |node| {
+        let searched = shared.read(|mirror| mirror.searched_groups(&view));
+        register_view(registry, &view, &searched, |node| {
             let books = view.cluster().node_named(node.name.as_str()).and_then(|id| view.cluster().node(id));
             match books.is_some_and(|node| node.spec().cordoned) {
                 _ if !node.is_up || not_ready.contains(node.name.as_str()) => NodeState::Silent,

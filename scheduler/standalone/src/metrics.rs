@@ -1,5 +1,7 @@
 //! The scheduler's metrics beyond those of the engine's view: jobs, and the results of calls.
 
+use std::collections::BTreeSet;
+
 use aliquot_proto::scheduler::v1::JobState;
 use aliquot_scheduler_engine::Shown;
 use aliquot_telemetry::{Level, Telemetry, register_view};
@@ -90,7 +92,8 @@ impl Telemetry for Metrics {
         );
         self.jobs(registry);
         if let Some(view) = self.shown.get() {
-            register_view(registry, &view, |node| present::node_state(node, &self.sessions));
+            let none_searched = BTreeSet::new();
+            register_view(registry, &view, &none_searched, |node| present::node_state(node, &self.sessions));
         }
     }
 

@@ -13,7 +13,7 @@ mod view;
 pub use crowd::{CONNECTIONS_MAX, Capped, CappedIo, Crowd, Stay};
 pub use http::{Telemetry, page, serve};
 pub use queues::{Head, QueueUse, ResourceUse, queue_uses};
-pub use view::{DeviceUse, NodeState, device_uses, register_view, tier_word};
+pub use view::{DeviceUse, NodeState, device_uses, register_view, tier_word, waiting_by_reason};
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
 

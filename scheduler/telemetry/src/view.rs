@@ -1,7 +1,9 @@
 //! The metrics of an engine's view: pending claims with reasons, and the state of queues, nodes and devices.
 
-use aliquot_scheduler_core::explain::Tier;
-use aliquot_scheduler_core::{Health, Node};
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::explain::{Reason, Tier};
+use aliquot_scheduler_core::{GroupId, Health, Node};
 use aliquot_scheduler_engine::{NodeView, View};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -97,24 +99,41 @@ pub fn device_uses(node: &Node) -> impl Iterator<Item = DeviceUse> {
     })
 }
 
-/// Registers the metrics of a view. `state` tells the state of a node.
-pub fn register_view(registry: &mut Registry, view: &View, state: impl Fn(&NodeView) -> NodeState) {
-    waiting(registry, view);
+/// Registers the metrics of a view. `searched`: the groups of which it is not known yet whether there is room for them.
+/// `state` tells the state of a node.
+pub fn register_view(
+    registry: &mut Registry,
+    view: &View,
+    searched: &BTreeSet<GroupId>,
+    state: impl Fn(&NodeView) -> NodeState,
+) {
+    waiting(registry, view, searched);
     queues(registry, &queue_uses(view));
     nodes(registry, view, state);
 }
 
-fn waiting(registry: &mut Registry, view: &View) {
+/// The number of pending groups for each reason, by the reason's word. Each word is there.
+///
+/// Of groups in `searched` it is not known yet whether there is room for them. What the books say of room does not count
+/// then.
+#[must_use]
+pub fn waiting_by_reason(view: &View, searched: &BTreeSet<GroupId>) -> BTreeMap<&'static str, i64> {
     let reasons = view.plan().reasons(view.cluster());
-    let waiting = Family::<OfReason, Level>::default();
     // An alert on a reason without pending claims must see 0, not a missing metric.
-    for tier in TIERS {
-        let _ = waiting.get_or_create(&OfReason { reason: tier_word(tier) });
+    let mut waiting: BTreeMap<&'static str, i64> = TIERS.map(|tier| (tier_word(tier), 0)).into();
+    for (turn, pending) in view.plan().pending.iter().enumerate() {
+        let Some(tier) = reasons.of(turn).map(Reason::tier) else { continue };
+        let is_about_room = matches!(tier, Tier::Device | Tier::Model | Tier::Size);
+        let is_searched = is_about_room && searched.contains(&pending.group);
+        *waiting.entry(tier_word(if is_searched { Tier::Search } else { tier })).or_default() += 1;
     }
-    for number in reasons.numbers() {
-        if let Some(reason) = reasons.distinct().get(*number) {
-            waiting.get_or_create(&OfReason { reason: tier_word(reason.tier()) }).inc();
-        }
+    waiting
+}
+
+fn waiting(registry: &mut Registry, view: &View, searched: &BTreeSet<GroupId>) {
+    let waiting = Family::<OfReason, Level>::default();
+    for (reason, number) in waiting_by_reason(view, searched) {
+        waiting.get_or_create(&OfReason { reason }).set(number);
     }
     registry.register("waiting", "Tasks and gangs that wait for a place, by the main obstacle", waiting);
 }

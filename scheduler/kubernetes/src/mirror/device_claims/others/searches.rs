@@ -7,6 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use aliquot_scheduler_core::GroupId;
+use aliquot_scheduler_engine::{ClaimUid, View};
+
 use super::super::super::Mirror;
 use super::Others;
 use crate::dra::whole::{Failure, Given, Search, Task};
@@ -206,6 +209,19 @@ impl Mirror {
             Some(task) => others.note_unsolved(uid, Arc::clone(task)),
             None => others.forget_unsolved(uid),
         }
+    }
+
+    /// The groups of waiting pods for which nodes are still searched.
+    pub(crate) fn searched_groups(&self, view: &View) -> BTreeSet<GroupId> {
+        if !self.has_searches() {
+            return BTreeSet::new();
+        }
+        let kinds = self.device_claims.others.kinds.values();
+        let is_searched = |uid: &&String| self.searched_for(uid).is_some();
+        // Pods of one kind are searched for together.
+        let searched = kinds.filter(|kind| kind.pods.first().as_ref().is_some_and(is_searched));
+        let uids = searched.flat_map(|kind| &kind.pods).map(|uid| ClaimUid::from(uid.as_str()));
+        uids.filter_map(|uid| view.cluster().group_of(view.claim_id(&uid)?)).collect()
     }
 
     /// Says for a pod which nodes are still searched for devices; `None`: none is.

@@ -1,5 +1,9 @@
 //! Claims whose devices are found only after very many trials.
 
+use std::collections::BTreeSet;
+
+use aliquot_scheduler_core::GroupId;
+use aliquot_telemetry::waiting_by_reason;
 use serde_json::{Value, json};
 
 use super::super::World;
@@ -79,6 +83,27 @@ fn a_pod_is_told_that_its_devices_are_searched() {
     assert!(world.is_searched("a"));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"], "{}", world.why_waiting("a"));
+}
+
+#[test]
+fn metrics_count_pods_whose_devices_are_searched() {
+    let mut world = World::new();
+    world.node_with_cards("n", &cards(7));
+    world.pod_with_distinct_cards("a", 8, &[], &[]);
+    // A cycle looks at it, and meanwhile the search does not go on.
+    world.look();
+    world.now_ms += 50;
+    world.look();
+    let waiting = |world: &World, searched: &BTreeSet<GroupId>| {
+        let counted = waiting_by_reason(world.view.as_ref().unwrap(), searched).into_iter();
+        counted.filter(|(_, number)| *number > 0).collect::<Vec<_>>()
+    };
+    assert_eq!(waiting(&world, &BTreeSet::new()), [("no-room", 1)], "what the books say");
+    let searched = world.mirror.searched_groups(world.view.as_ref().unwrap());
+    assert_eq!(waiting(&world, &searched), [("search", 1)]);
+    world.reconcile();
+    assert!(world.mirror.searched_groups(world.view.as_ref().unwrap()).is_empty());
+    assert_eq!(waiting(&world, &BTreeSet::new()), []);
 }
 
 #[test]
