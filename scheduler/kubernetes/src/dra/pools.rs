@@ -106,7 +106,7 @@ impl Pools {
         self.slices.keys().cloned().collect()
     }
 
-    /// Notes a DeviceTaintRule, or with `None` that there is none of this name.
+    /// Notes a DeviceTaintRule with what its class says, or with `None` that there is none of this name.
     pub(crate) fn taint_rule(&mut self, name: &str, rule: Option<TaintRule>) {
         let before = self.taint_rules.remove(name);
         if before != rule {
@@ -114,10 +114,6 @@ impl Pools {
             self.changed.extend(self.slices_of.keys().filter(is_concerned).cloned());
         }
         self.taint_rules.extend(rule.map(|rule| (name.to_owned(), rule)));
-    }
-
-    pub(crate) fn taint_rule_names(&self) -> BTreeSet<String> {
-        self.taint_rules.keys().cloned().collect()
     }
 
     /// Reads the pools that have changed. Returns the pools that differ from before, with the nodes that each
@@ -205,7 +201,9 @@ impl Pools {
             }
         }
         for rule in self.taint_rules.values().filter(|rule| rule.is_about(key)) {
-            devices.values_mut().for_each(|device| rule.taint(device));
+            // An expression of a class that is none selects no device.
+            let Ok(selector) = rule.selector() else { continue };
+            devices.values_mut().for_each(|device| rule.taint(&selector, driver, device));
         }
         let arriving = match driver == DRIVER || is_complete {
             true => Vec::new(),

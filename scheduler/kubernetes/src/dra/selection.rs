@@ -355,13 +355,19 @@ pub(crate) fn unsupported_of_others(device: &Device) -> Option<&'static str> {
 }
 
 /// Compiled expressions, for one look at devices.
-struct Selector {
+pub(super) struct Selector {
     expressions: Vec<Expression>,
     began: Instant,
     time_max: Duration,
 }
 
 impl Selector {
+    /// # Errors
+    /// One of the sources is not a CEL expression.
+    pub(super) fn within_time(sources: &[String]) -> Result<Selector, String> {
+        Selector::of(sources, TIME_MAX)
+    }
+
     /// # Errors
     /// One of the sources is not a CEL expression.
     fn of(sources: &[String], time_max: Duration) -> Result<Selector, String> {
@@ -373,7 +379,7 @@ impl Selector {
     ///
     /// # Errors
     /// An expression fails on this device, or there is no time left for it.
-    fn selects(&self, driver: &str, device: &Device) -> Result<bool, String> {
+    pub(super) fn selects(&self, driver: &str, device: &Device) -> Result<bool, String> {
         for expression in &self.expressions {
             if self.began.elapsed() >= self.time_max {
                 let sources: Vec<&str> = self.expressions.iter().map(Expression::source).collect();

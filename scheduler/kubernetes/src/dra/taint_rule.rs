@@ -1,10 +1,11 @@
 //! DeviceTaintRules: taints that an administrator gives to devices, beside those that drivers publish.
 
-use k8s_openapi::api::resource::v1::{Device, DeviceTaint};
+use k8s_openapi::api::resource::v1::{Device, DeviceSelector, DeviceTaint};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::PoolKey;
+use super::selection::Selector;
+use super::{PoolKey, expressions};
 
 /// One taint, and the devices that have it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -14,16 +15,22 @@ pub(crate) struct TaintRule {
     /// scheduler and its evictions read it so, and this scheduler must agree with them.
     device_selector: Option<TaintSelector>,
     taint: DeviceTaint,
+    /// What else a device must satisfy: the expressions of the selector, behind those of its class.
+    #[serde(skip)]
+    expressions: Vec<String>,
 }
 
-/// Selects the devices of which all given names are right. Criteria of former versions, which are not known here, are
-/// refused: without them a rule would taint devices that it does not mean.
+/// Selects the devices of which all given names are right, and which satisfy all expressions. Kubernetes 1.34 has a class
+/// and expressions, and newer versions do not. Unknown criteria are refused: without them a rule would taint devices that it
+/// does not mean.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct TaintSelector {
     driver: Option<String>,
     pool: Option<String>,
     device: Option<String>,
+    device_class_name: Option<String>,
+    selectors: Option<Vec<DeviceSelector>>,
 }
 
 impl TaintRule {
@@ -32,7 +39,27 @@ impl TaintRule {
     /// # Errors
     /// What cannot be read of its `spec`.
     pub(crate) fn of(data: &Value) -> Result<TaintRule, String> {
-        TaintRule::deserialize(&data["spec"]).map_err(|error| error.to_string())
+        let mut rule = TaintRule::deserialize(&data["spec"]).map_err(|error| error.to_string())?;
+        let selectors = rule.device_selector.as_mut().and_then(|of| of.selectors.take());
+        rule.expressions = expressions(&selectors.unwrap_or_default())?;
+        rule.selector().map(|_| rule)
+    }
+
+    /// The class of which a device must be.
+    pub(crate) fn class(&self) -> Option<&str> {
+        self.device_selector.as_ref()?.device_class_name.as_deref()
+    }
+
+    /// The same with the expressions of its class, which a device must satisfy first.
+    pub(crate) fn with_class(&self, expressions: &[String]) -> TaintRule {
+        let expressions = expressions.iter().chain(&self.expressions).cloned().collect();
+        TaintRule { expressions, ..self.clone() }
+    }
+
+    /// # Errors
+    /// One of its expressions is none.
+    pub(super) fn selector(&self) -> Result<Selector, String> {
+        Selector::within_time(&self.expressions)
     }
 
     /// Whether devices of a pool may have the taint.
@@ -41,10 +68,11 @@ impl TaintRule {
         self.device_selector.as_ref().is_none_or(|of| is(&of.driver, driver) && is(&of.pool, pool))
     }
 
-    /// Gives the taint to a device of a pool that the rule is about, if the rule means this device.
-    pub(super) fn taint(&self, device: &mut Device) {
+    /// Gives the taint to a device of a pool that the rule is about, if the rule means this device. As in Kubernetes, it
+    /// does not mean one for which an expression fails.
+    pub(super) fn taint(&self, selector: &Selector, driver: &str, device: &mut Device) {
         let meant = self.device_selector.as_ref().and_then(|of| of.device.as_ref());
-        if meant.is_none_or(|meant| *meant == device.name) {
+        if meant.is_none_or(|meant| *meant == device.name) && selector.selects(driver, device) == Ok(true) {
             device.taints.get_or_insert_default().push(self.taint.clone());
         }
     }
@@ -62,7 +90,7 @@ mod tests {
         let rule = TaintRule::of(&json!({"spec": {"deviceSelector": selector, "taint": taint}}))?;
         let mut device = Device { name: "x".into(), ..Device::default() };
         if rule.is_about(&("d".into(), "p".into())) {
-            rule.taint(&mut device);
+            rule.taint(&rule.selector()?, "d", &mut device);
         }
         Ok(device.taints.is_some())
     }
@@ -81,7 +109,23 @@ mod tests {
 
     #[test]
     fn a_rule_with_unknown_criteria_taints_no_device() {
-        let error = taints(json!({"deviceClassName": "gpu"})).unwrap_err();
-        assert!(error.contains("deviceClassName"), "{error}");
+        let error = taints(json!({"deviceModel": "gpu"})).unwrap_err();
+        assert!(error.contains("deviceModel"), "{error}");
+        for (selector, named) in [(json!({}), "not in CEL"), (json!({"cel": {"expression": "1 +"}}), "1 +")] {
+            let error = taints(json!({"selectors": [selector]})).unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_expressions_of_a_selector_must_be_true() {
+        let of = |expressions: [&str; 2]| {
+            let selectors = expressions.map(|expression| json!({"cel": {"expression": expression}}));
+            taints(json!({"driver": "d", "selectors": selectors}))
+        };
+        let is_of_driver = "device.driver == 'd'";
+        assert_eq!(of([is_of_driver, "true"]), Ok(true));
+        assert_eq!(of([is_of_driver, "false"]), Ok(false));
+        assert_eq!(of([is_of_driver, "device.attributes['d'].missing == 1"]), Ok(false), "it fails");
     }
 }

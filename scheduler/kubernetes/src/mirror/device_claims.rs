@@ -17,6 +17,7 @@ mod pod_groups;
 mod readiness;
 mod reservations;
 mod shortage;
+mod taint_rules;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,6 +66,8 @@ pub(super) struct DeviceClaims {
     /// The cluster has DeviceTaintRules, and the scheduler has no right to read them.
     are_rules_forbidden: bool,
     pools: Pools,
+    /// The DeviceTaintRules, by name.
+    taint_rules: BTreeMap<String, TaintRule>,
     classes: BTreeMap<String, ClassFacts>,
     claims: BTreeMap<Name, ClaimFacts>,
     /// The classes, by the extended resources that they stand for.
@@ -157,26 +160,6 @@ impl Mirror {
         self.device_claims.pools.slice_names()
     }
 
-    /// Notes a DeviceTaintRule, or with `None` that there is none of this name.
-    pub(crate) fn device_taint_rule(&mut self, name: &str, rule: Option<TaintRule>) {
-        self.device_claims.pools.taint_rule(name, rule);
-    }
-
-    /// Notes whether the rules can be read. If not, claims without an allocation wait.
-    pub(crate) fn device_taint_rules_are(&mut self, access: Access) {
-        let is_forbidden = access == Access::Forbidden;
-        if std::mem::replace(&mut self.device_claims.are_rules_forbidden, is_forbidden) != is_forbidden {
-            let claims: Vec<Name> = self.device_claims.users.keys().cloned().collect();
-            self.device_claims.changed.extend(claims);
-            let askers = self.askers();
-            self.changed_pods.extend(askers);
-        }
-    }
-
-    pub(crate) fn device_taint_rule_names(&self) -> BTreeSet<String> {
-        self.device_claims.pools.taint_rule_names()
-    }
-
     pub(crate) fn device_class(&mut self, class: DeviceClass) {
         let spec = class.spec.unwrap_or_default();
         let facts = ClassFacts {
@@ -193,6 +176,7 @@ impl Mirror {
 
     fn classes_changed(&mut self) {
         self.device_claims.has_changed_classes = true;
+        self.device_claims.apply_rules_of_classes();
         self.device_claims.map_resources();
         self.is_to_read = true;
     }

@@ -1,8 +1,9 @@
 //! DeviceTaintRules.
 
+use k8s_openapi::api::resource::v1::DeviceClass;
 use serde_json::{Value, json};
 
-use super::super::World;
+use super::super::{World, typed};
 use super::NIC;
 use crate::dra::{DRIVER, TaintRule};
 use crate::mirror::{AboutDevices, Access};
@@ -113,6 +114,44 @@ fn a_slice_and_several_rules_add_up() {
     world.taint("two", json!({"device": "nic-1"}));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn a_rule_of_1_34_means_devices_of_a_class_and_of_expressions() {
+    let mut world = World::new();
+    world.node_with_driver("n", 0);
+    let card = |name: &str, speed: u32| json!({"name": name, "attributes": {"speed": {"int": speed}}});
+    let cards = json!([card("nic-0", 100), card("nic-1", 400), {"name": "nic-2"}]);
+    world.pool_of_nics("n-nics", json!({"nodeName": "n"}), cards);
+    let expression = |text: &str| json!([{"cel": {"expression": format!("device.attributes['{NIC}'].speed {text}")}}]);
+    world.taint("slow", json!({"selectors": expression("< 200")}));
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    assert_eq!(world.cards_given_out(), ["nic n-nics/nic-1"]);
+    // The rule does not mean a card without the attribute.
+    world.pod_with_nic("b", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+    world.pod_with_nic("c", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+    // No device is of a class that is not there.
+    world.taint("slow", json!({"deviceClassName": "slow"}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b", "c"]);
+    ["a", "b", "c"].into_iter().for_each(|name| world.delete(name));
+    world.collect_claims();
+    let class = |text: &str| json!({"metadata": {"name": "slow"}, "spec": {"selectors": expression(text)}});
+    world.mirror.device_class(typed::<DeviceClass>(&class("< 200")));
+    world.pod_with_nic("d", json!({}));
+    world.reconcile();
+    assert_eq!(world.cards_given_out(), ["nic n-nics/nic-1"]);
+    world.mirror.device_class(typed::<DeviceClass>(&class("< 900")));
+    world.delete("d");
+    world.collect_claims();
+    world.pod_with_nic("e", json!({}));
+    world.reconcile();
+    assert_eq!(world.cards_given_out(), ["nic n-nics/nic-2"]);
 }
 
 #[test]
