@@ -8,20 +8,25 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use crate::gang::Address;
 use crate::kai_words::{KaiWords, Preemptibility};
+use crate::workload::WorkloadKind;
 
 /// The label by which pods of a Deployment name their template. Their ReplicaSet has the name of the Deployment, a hyphen
 /// and this.
 const POD_TEMPLATE: &str = "pod-template-hash";
 
-/// A kind of object that owns pods and makes no gang of them.
+/// A kind of object that owns pods, or what makes them, and that is no gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum OwnerKind {
     Deployment,
     Job,
+    /// It makes the RayCluster, and a Job that submits to it.
+    RayJob,
     StatefulSet,
+    /// It makes a JobSet.
+    TrainJob,
 }
 
-/// The owner that a pod names.
+/// The owner that a pod or another object names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) kind: OwnerKind,
@@ -36,6 +41,8 @@ pub(crate) struct OwnerFacts {
     pub(crate) uid: String,
     /// `None`: it says nothing of its pods.
     pub(crate) words: Option<Box<OwnerWords>>,
+    /// What has made it. Its words count where it says nothing itself.
+    pub(crate) above: Option<Owner>,
 }
 
 /// What labels and annotations say.
@@ -47,15 +54,23 @@ pub(crate) struct OwnerWords {
 }
 
 impl OwnerKind {
-    pub(crate) const ALL: [OwnerKind; 3] = [OwnerKind::Deployment, OwnerKind::Job, OwnerKind::StatefulSet];
+    pub(crate) const ALL: [OwnerKind; 5] =
+        [OwnerKind::Deployment, OwnerKind::Job, OwnerKind::RayJob, OwnerKind::StatefulSet, OwnerKind::TrainJob];
 
     pub(crate) fn api(self) -> Address {
-        let (group, kind, plural) = match self {
-            OwnerKind::Deployment => ("apps", "Deployment", "deployments"),
-            OwnerKind::Job => ("batch", "Job", "jobs"),
-            OwnerKind::StatefulSet => ("apps", "StatefulSet", "statefulsets"),
-        };
-        Address { group, versions: &["v1"], kind, plural }
+        let of_apps = |kind, plural| Address { group: "apps", versions: &["v1"], kind, plural };
+        match self {
+            OwnerKind::Deployment => of_apps("Deployment", "deployments"),
+            OwnerKind::StatefulSet => of_apps("StatefulSet", "statefulsets"),
+            OwnerKind::Job => WorkloadKind::Job.api(),
+            OwnerKind::RayJob => WorkloadKind::RayJob.api(),
+            OwnerKind::TrainJob => WorkloadKind::TrainJob.api(),
+        }
+    }
+
+    /// Whether it makes what makes pods.
+    pub(crate) fn is_above_others(self) -> bool {
+        matches!(self, OwnerKind::RayJob | OwnerKind::TrainJob)
     }
 
     /// The name of an object as `kubectl get` takes it.
@@ -69,11 +84,17 @@ impl Owner {
     /// The owner of a pod with these references and labels.
     pub(crate) fn of_pod(owners: &[OwnerReference], labels: &BTreeMap<String, String>) -> Option<Owner> {
         let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
-        let (group, _) = owner.api_version.split_once('/')?;
-        if (group, owner.kind.as_str()) == ("apps", "ReplicaSet") {
+        if owner.kind == "ReplicaSet" && owner.api_version.starts_with("apps/") {
             let name = owner.name.strip_suffix(labels.get(POD_TEMPLATE)?)?.strip_suffix('-')?;
             return Some(Owner { kind: OwnerKind::Deployment, name: name.to_owned(), uid: None });
         }
+        Owner::of_object(owners)
+    }
+
+    /// The owner of an object with these references.
+    pub(crate) fn of_object(owners: &[OwnerReference]) -> Option<Owner> {
+        let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+        let (group, _) = owner.api_version.split_once('/')?;
         let is_it = |kind: &OwnerKind| (kind.api().group, kind.api().kind) == (group, owner.kind.as_str());
         let kind = OwnerKind::ALL.into_iter().find(is_it)?;
         Some(Owner { kind, name: owner.name.clone(), uid: Some(owner.uid.clone()) })
@@ -91,7 +112,8 @@ impl OwnerFacts {
             kai: KaiWords::of(labels, annotations),
         };
         let words = (words != OwnerWords::NONE).then(|| Box::new(words));
-        OwnerFacts { uid: metadata.uid.clone().unwrap_or_default(), words }
+        let above = Owner::of_object(metadata.owner_references.as_deref().unwrap_or_default());
+        OwnerFacts { uid: metadata.uid.clone().unwrap_or_default(), words, above }
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{Gang, GangKind, Network};
 use crate::kai_words::{KaiWords, Preemptibility};
+use crate::owner::Owner;
 use crate::queue::milliseconds;
 
 /// The parts of a group of a LeaderWorkerSet.
@@ -24,6 +25,8 @@ const RAY_CLASS: &str = "ray.io/priority-class-name";
 pub(crate) struct GangFacts {
     /// The UID of the object that says it; empty: the pods say it.
     pub(crate) uid: String,
+    /// What has made the object.
+    pub(crate) above: Option<Owner>,
     /// The claims that its pods share.
     pub(crate) claims: Vec<SharedClaim>,
     /// At least so many pods start together; the others follow one by one.
@@ -72,6 +75,7 @@ impl GangFacts {
     pub(crate) fn new(min_members: u32) -> GangFacts {
         GangFacts {
             uid: String::new(),
+            above: None,
             claims: Vec::new(),
             min_members,
             sub_groups: Vec::new(),
@@ -105,6 +109,7 @@ impl GangFacts {
         }
         Ok(GangFacts {
             uid: metadata.uid.clone().unwrap_or_default(),
+            above: Owner::of_object(metadata.owner_references.as_deref().unwrap_or_default()),
             queue: said.queue.clone().or_else(queue),
             preemptibility: said.preemptibility.or_else(|| Preemptibility::of(labels, annotations)),
             ..said.or_in_words(&words)

@@ -102,17 +102,35 @@ impl Mirror {
 
     /// The pods of all groups that name a PriorityClass are looked at again, and those with a label that names it.
     pub(super) fn groups_of_class_changed(&mut self, class: &str) {
-        let names_it = |of: &GangFacts| {
+        let names_it = |namespace: &str, of: &GangFacts| {
+            let mut above = self.words_from(namespace, of.above.as_ref());
             matches!(&of.priority, Some(GroupPriority::Class(name)) if name == class)
                 || of.labelled_class.as_deref() == Some(class)
+                || above.any(|words| words.kai.class.as_deref() == Some(class))
         };
+        let names_it = |((_, name), of): &(&(GangKind, Name), &Result<GangFacts, String>)| {
+            of.as_ref().is_ok_and(|of| names_it(&name.0, of))
+        };
+        let objects = self.gangs.objects.iter().filter(names_it);
+        let pods = objects.filter_map(|(key, _)| self.gangs.pods.get(key)).flatten().cloned();
         let is_labelled = |facts: &PodFacts| self.labelled_classes(facts).any(|of| of == class);
         let labelled = self.pods.iter().filter(|(_, pod)| is_labelled(&pod.facts)).map(|(uid, _)| uid.clone());
-        let labelled: Vec<String> = labelled.collect();
-        self.changed_pods.extend(labelled);
-        let objects = self.gangs.objects.iter().filter(|(_, of)| of.as_ref().is_ok_and(names_it));
-        let pods = objects.filter_map(|(key, _)| self.gangs.pods.get(key)).flatten();
-        self.changed_pods.extend(pods.cloned());
+        let changed: Vec<String> = labelled.chain(pods).collect();
+        self.changed_pods.extend(changed);
+    }
+
+    /// The UIDs of the pods of some objects of a namespace.
+    pub(super) fn pods_of_gangs(
+        &self,
+        namespace: &str,
+        is_one: impl Fn(&GangFacts) -> bool,
+    ) -> impl Iterator<Item = &String> {
+        let objects = self
+            .gangs
+            .objects
+            .iter()
+            .filter(move |((_, name), of)| name.0 == namespace && of.as_ref().is_ok_and(&is_one));
+        objects.filter_map(|(key, _)| self.gangs.pods.get(key)).flatten()
     }
 
     fn pods_of_gang_changed(&mut self, key: &(GangKind, Name)) {
@@ -209,7 +227,7 @@ impl Mirror {
         let full_name = kind.full_name(name);
         match self.gangs.objects.get(&(kind, (facts.namespace.clone(), name.clone()))) {
             Some(Ok(of_gang)) => {
-                let of_gang = of_gang.clone().of_size(gang.size);
+                let of_gang = self.with_words_above(&facts.namespace, of_gang.clone().of_size(gang.size));
                 let checked = || {
                     self.precedence(facts, &of_gang)?;
                     self.placement_of(facts, &of_gang)?;

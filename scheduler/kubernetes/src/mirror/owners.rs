@@ -4,12 +4,16 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Access, Mirror};
+use crate::gang::GangFacts;
 use crate::kai_words::{KaiWords, Preemptibility};
-use crate::owner::{OwnerFacts, OwnerKind, OwnerWords};
+use crate::owner::{Owner, OwnerFacts, OwnerKind, OwnerWords};
 use crate::pod::PodFacts;
 
 /// A kind, a namespace and a name in it.
 type Key = (OwnerKind, String, String);
+
+/// So many owners stand above each other, at most.
+const LEVELS_MAX: usize = 4;
 
 /// What is known of owners.
 #[derive(Debug, Default)]
@@ -53,6 +57,15 @@ impl Mirror {
 
     fn pods_of_owner_changed(&mut self, key: &Key) {
         self.changed_pods.extend(self.owners.pods.get(key).into_iter().flatten().cloned());
+        let (kind, namespace, name) = key;
+        if kind.is_above_others() {
+            let is_it = |above: &Option<Owner>| above.as_ref().is_some_and(|of| (of.kind, &of.name) == (*kind, name));
+            let below = |((_, of, _), facts): &(&Key, &OwnerFacts)| of == namespace && is_it(&facts.above);
+            let below = self.owners.objects.iter().filter(below).filter_map(|(key, _)| self.owners.pods.get(key));
+            let of_gangs = self.pods_of_gangs(namespace, |of_gang| is_it(&of_gang.above));
+            let pods: BTreeSet<String> = below.flatten().chain(of_gangs).cloned().collect();
+            self.changed_pods.extend(pods);
+        }
     }
 
     pub(super) fn list_with_owner(&mut self, facts: &PodFacts) {
@@ -71,15 +84,35 @@ impl Mirror {
         }
     }
 
-    fn owner_of(&self, facts: &PodFacts) -> Option<&OwnerFacts> {
-        let of = self.owners.objects.get(&key_of(facts)?)?;
-        let uid = facts.owner.as_ref()?.uid.as_ref();
+    fn owner_named(&self, namespace: &str, owner: &Owner) -> Option<&OwnerFacts> {
+        let of = self.owners.objects.get(&(owner.kind, namespace.to_owned(), owner.name.clone()))?;
         // An object that was made anew says nothing of the pods of the one before it.
-        uid.is_none_or(|uid| *uid == of.uid).then_some(of)
+        owner.uid.as_ref().is_none_or(|uid| *uid == of.uid).then_some(of)
     }
 
-    fn words_of_owner(&self, facts: &PodFacts) -> Option<&OwnerWords> {
-        self.owner_of(facts)?.words.as_deref()
+    /// What an owner and those above it say, the nearest first.
+    pub(super) fn words_from<'a>(
+        &'a self,
+        namespace: &'a str,
+        owner: Option<&Owner>,
+    ) -> impl Iterator<Item = &'a OwnerWords> {
+        let first = owner.and_then(|owner| self.owner_named(namespace, owner));
+        let above = |of: &&OwnerFacts| self.owner_named(namespace, of.above.as_ref()?);
+        std::iter::successors(first, above).take(LEVELS_MAX).filter_map(|of| of.words.as_deref())
+    }
+
+    fn words_of_owners<'a>(&'a self, facts: &'a PodFacts) -> impl Iterator<Item = &'a OwnerWords> {
+        self.words_from(&facts.namespace, facts.owner.as_ref())
+    }
+
+    /// What an object says of the pods that start together, and what those above it say where it says nothing.
+    pub(super) fn with_words_above(&self, namespace: &str, of_gang: GangFacts) -> GangFacts {
+        let above = of_gang.above.clone();
+        self.words_from(namespace, above.as_ref()).fold(of_gang, |of_gang, words| GangFacts {
+            queue: of_gang.queue.clone().or_else(|| words.queue.clone()),
+            preemptibility: of_gang.preemptibility.or(words.preemptibility),
+            ..of_gang.or_in_words(&words.kai)
+        })
     }
 
     /// Checks that the owner of a pod is known, with what it says. The watch of pods can be faster than that of owners.
@@ -96,28 +129,29 @@ impl Mirror {
         Err(format!("its owner {} does not exist; Kubernetes deletes such pods", owner.kind.full_name(&owner.name)))
     }
 
-    /// The queue that the owner of a pod names.
+    /// The queue that the owner of a pod names, or one above it.
     pub(super) fn queue_of_owner(&self, facts: &PodFacts) -> Option<String> {
-        self.words_of_owner(facts)?.queue.clone()
+        self.words_of_owners(facts).find_map(|words| words.queue.clone())
     }
 
-    /// What is said of a pod in KAI's words: by its owner, and where that says nothing, by itself.
+    /// What is said of a pod in KAI's words: by its owners, and where these say nothing, by itself.
     pub(super) fn kai_words_of<'a>(&'a self, facts: &'a PodFacts) -> Cow<'a, KaiWords> {
-        match self.words_of_owner(facts) {
-            Some(of_owner) => Cow::Owned(of_owner.kai.clone().or(facts.kai_words())),
+        let mut of_owners = self.words_of_owners(facts).map(|words| &words.kai);
+        match of_owners.next() {
+            Some(first) => Cow::Owned(of_owners.fold(first.clone(), KaiWords::or).or(facts.kai_words())),
             None => Cow::Borrowed(facts.kai_words()),
         }
     }
 
-    /// The priority classes that labels of a pod's owner and of the pod name. The first one that exists counts.
+    /// The priority classes that labels of a pod's owners and of the pod name. The first one that exists counts.
     pub(super) fn labelled_classes<'a>(&'a self, facts: &'a PodFacts) -> impl Iterator<Item = &'a str> {
-        let of_owner = self.words_of_owner(facts).and_then(|words| words.kai.class.as_deref());
-        of_owner.into_iter().chain(facts.kai_words().class.as_deref())
+        let of_owners = self.words_of_owners(facts).filter_map(|words| words.kai.class.as_deref());
+        of_owners.chain(facts.kai_words().class.as_deref())
     }
 
     /// Which pods of a pod's group may be evicted for others, as its owner says or, where that does not, the pod.
     pub(super) fn said_preemptibility(&self, facts: &PodFacts) -> Option<Preemptibility> {
-        self.words_of_owner(facts).and_then(|words| words.preemptibility).or(facts.preemptibility)
+        self.words_of_owners(facts).find_map(|words| words.preemptibility).or(facts.preemptibility)
     }
 
     /// Whether a pod may be evicted for others if it starts by itself with this priority.

@@ -58,9 +58,14 @@ impl Family {
         single.into_iter().chain(GangKind::ALL.map(Family::Gang)).chain(owners).chain(suspended)
     }
 
-    /// Without these a new leader decides nothing wrong: pods of gangs wait, and pods are evicted one by one.
+    /// Without these a new leader can decide: pods of gangs wait, pods are evicted one by one, and the words of what stands
+    /// above a workload do not count.
     fn can_come_later(self) -> bool {
-        matches!(self, Family::Gang(_) | Family::Suspended(_))
+        match self {
+            Family::Gang(_) | Family::Suspended(_) => true,
+            Family::Owners(kind) => kind.is_above_others(),
+            _ => false,
+        }
     }
 
     /// Group, versions (the best one first), and plural names.
@@ -234,6 +239,7 @@ impl Family {
         if self.can_come_later() && !is_known {
             shared.change(|mirror| match self {
                 Family::Gang(kind) => mirror.gangs_are(kind, Access::Unanswered),
+                Family::Owners(kind) => mirror.owners_are(kind, Access::Unanswered),
                 Family::Suspended(kind) => mirror.suspendables_are(kind, Access::Unanswered),
                 _ => {}
             });

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Access, World, typed};
+use crate::gang::GangKind;
 use crate::mirror::tests::gangs::class;
 use crate::owner::{OwnerFacts, OwnerKind};
 
@@ -14,6 +15,7 @@ fn owned_by(kind: OwnerKind, name: &str) -> Value {
         OwnerKind::Job => ("batch/v1", "Job", name.to_owned()),
         OwnerKind::StatefulSet => ("apps/v1", "StatefulSet", name.to_owned()),
         OwnerKind::Deployment => ("apps/v1", "ReplicaSet", format!("{name}-5c8f")),
+        OwnerKind::RayJob | OwnerKind::TrainJob => panic!("it makes no pods"),
     };
     let owner = json!({"apiVersion": api_version, "kind": kind, "name": name_of, "uid": name, "controller": true});
     json!({"metadata": {"ownerReferences": [owner], "labels": {"pod-template-hash": "5c8f"}}})
@@ -33,7 +35,7 @@ impl World {
 
 #[test]
 fn owners_name_the_queue_of_their_pods() {
-    for kind in OwnerKind::ALL {
+    for kind in [OwnerKind::Deployment, OwnerKind::Job, OwnerKind::StatefulSet] {
         let mut world = World::new();
         world.namespace([(QUEUE.to_owned(), "of-namespace".to_owned())].into());
         world.owners(kind, &[("o", json!({"labels": {QUEUE: "of-owner"}})), ("silent", json!({}))]);
@@ -45,6 +47,40 @@ fn owners_name_the_queue_of_their_pods() {
         let queues = ["a", "b", "c"].map(|name| world.queue_of_pod(name));
         assert_eq!(queues, ["of-owner", "of-namespace", "own"], "{kind:?}");
     }
+}
+
+#[test]
+fn what_stands_above_a_workload_speaks_for_it() {
+    let mut world = World::new();
+    world.mirror.priority_class(class("urgent", 90));
+    let above = |api_version: &str, kind: &str, name: &str| {
+        let owner = json!({"apiVersion": api_version, "kind": kind, "name": name, "uid": name, "controller": true});
+        json!([owner])
+    };
+    let train = json!({"labels": {QUEUE: "train", "priorityClassName": "urgent"}});
+    world.owners(OwnerKind::TrainJob, &[("t", train.clone())]);
+    world.owners(OwnerKind::RayJob, &[("r", json!({"labels": {QUEUE: "ray"}}))]);
+    let of_train = json!({"ownerReferences": above("trainer.kubeflow.org/v1alpha1", "TrainJob", "t")});
+    world.gang_with(GangKind::JobSet, "s", of_train, json!({"replicatedJobs": [{"name": "node"}]}));
+    let submits = json!({"ownerReferences": above("ray.io/v1", "RayJob", "r")});
+    world.owners(OwnerKind::Job, &[("submits", submits), ("of-set", json!({}))]);
+    let mut node = owned_by(OwnerKind::Job, "of-set");
+    node["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] = "s".into();
+    world.pod("node", 10, node);
+    world.pod("submitter", 10, owned_by(OwnerKind::Job, "submits"));
+    let queues = |world: &World| ["node", "submitter"].map(|name| world.queue_of_pod(name));
+    assert_eq!(queues(&world), ["train", "ray"]);
+    assert_eq!(world.group_of("node").priority, 90);
+    // A change reaches the pods, also one of a class that only a TrainJob names.
+    world.reconcile();
+    let is_looked_at = |world: &World, name: &str| world.mirror.changed_pods.contains(&world.uid(name));
+    world.owners(OwnerKind::TrainJob, &[("t", json!({"labels": {QUEUE: "later", "priorityClassName": "urgent"}}))]);
+    world.owners(OwnerKind::RayJob, &[("r", json!({}))]);
+    assert!(is_looked_at(&world, "node") && is_looked_at(&world, "submitter"));
+    assert_eq!(queues(&world), ["later", ""]);
+    world.reconcile();
+    world.mirror.priority_class(class("urgent", 80));
+    assert!(is_looked_at(&world, "node") && !is_looked_at(&world, "submitter"));
 }
 
 #[test]
