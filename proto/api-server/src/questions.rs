@@ -226,6 +226,9 @@ pub struct Reason {
 pub struct WhatIf {
     /// The manifest of the pod. Of its metadata, only labels, annotations and the namespace count.
     pub pod: Value,
+    /// The metadata of the object that makes the pods. Its labels and annotations count where those of the pods' owner do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Value>,
     /// The number of such pods.
     pub count: u32,
     /// Whether all of them must start together.

@@ -22,9 +22,9 @@ use crate::quota::{Rules, Verdict};
 use crate::{Printed, WOULD_WAIT, leader};
 
 pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) -> Result<Printed, Failure> {
-    let (mut pod, made) = match &args.filename {
-        Some(file) => pod_of(&manifest(file)?)?,
-        None => (json!({"spec": {"containers": []}}), 1),
+    let Asked { mut pod, owner, made } = match &args.filename {
+        Some(file) => asked(&manifest(file)?)?,
+        None => Asked { pod: json!({"spec": {"containers": []}}), owner: None, made: 1 },
     };
     pod["metadata"]["namespace"] = match &pod["metadata"]["namespace"] {
         Value::String(namespace) => namespace.as_str().into(),
@@ -51,7 +51,7 @@ pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) ->
     if let Some(Ok(rules)) = &rules {
         rules.fill(&mut pod);
     }
-    let question = WhatIf { pod: pod.clone(), count, gang: args.gang, devices };
+    let question = WhatIf { pod: pod.clone(), owner, count, gang: args.gang, devices };
     let body = serde_json::to_vec(&question).map_err(|error| Failure::new(error.to_string()))?;
     let mut answer: WhatIfAnswer = leader::ask(cluster, "/v1/what-if", Some(body)).await?;
     // What the webhook fills in counts in the namespace, too.
@@ -111,20 +111,26 @@ fn manifest(file: &Path) -> Result<Value, Failure> {
     }
 }
 
-/// The pod in a manifest, and how many such pods it makes.
-fn pod_of(manifest: &Value) -> Result<(Value, u32), Failure> {
+/// The pods that a manifest makes.
+struct Asked {
+    pod: Value,
+    /// The metadata of the pods' owner, if its labels and annotations count for them.
+    owner: Option<Value>,
+    /// How many they are.
+    made: u32,
+}
+
+fn asked(manifest: &Value) -> Result<Asked, Failure> {
     let kind = manifest["kind"].as_str().unwrap_or_default();
     if kind == "Pod" {
-        return Ok((manifest.clone(), 1));
+        return Ok(Asked { pod: manifest.clone(), owner: None, made: 1 });
     }
-    let template = match kind {
-        "CronJob" => &manifest["spec"]["jobTemplate"]["spec"]["template"],
-        _ => &manifest["spec"]["template"],
-    };
+    let object = if kind == "CronJob" { &manifest["spec"]["jobTemplate"] } else { manifest };
+    let template = &object["spec"]["template"];
     if !template["spec"]["containers"].is_array() {
         return Err(Failure::new(format!("a {kind:?} has no pod template in a known place; give the pod itself")));
     }
-    let spec = if kind == "CronJob" { &manifest["spec"]["jobTemplate"]["spec"] } else { &manifest["spec"] };
+    let spec = &object["spec"];
     let count = ["replicas", "parallelism"].into_iter().find_map(|field| spec[field].as_u64());
     // A Job makes no more pods than are to succeed.
     let count = count.map(|count| spec["completions"].as_u64().map_or(count, |completions| count.min(completions)));
@@ -132,7 +138,11 @@ fn pod_of(manifest: &Value) -> Result<(Value, u32), Failure> {
     if pod["metadata"]["namespace"].is_null() && !manifest["metadata"]["namespace"].is_null() {
         pod["metadata"]["namespace"] = manifest["metadata"]["namespace"].clone();
     }
-    Ok((pod, count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1)))
+    let (labels, annotations) = (&object["metadata"]["labels"], &object["metadata"]["annotations"]);
+    let counts = ["CronJob", "Deployment", "Job", "StatefulSet"].contains(&kind);
+    let counts = counts && (labels.is_object() || annotations.is_object());
+    let owner = counts.then(|| json!({"labels": labels, "annotations": annotations}));
+    Ok(Asked { pod, owner, made: count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1) })
 }
 
 fn text(answer: &WhatIfAnswer, refused: &[String], look: Look) -> String {
@@ -204,15 +214,32 @@ mod tests {
         let job = json!({
             "kind": "Job", "metadata": {"namespace": "team"}, "spec": {"parallelism": 3, "template": template},
         });
-        let (pod, count) = pod_of(&job).unwrap();
-        assert_eq!((count, &pod["metadata"]["namespace"]), (3, &json!("team")));
+        let Asked { pod, made, .. } = asked(&job).unwrap();
+        assert_eq!((made, &pod["metadata"]["namespace"]), (3, &json!("team")));
         let mut few = job;
         few["spec"]["completions"] = 2.into();
-        assert_eq!(pod_of(&few).unwrap().1, 2);
+        assert_eq!(asked(&few).unwrap().made, 2);
         let cron = json!({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": template}}}});
-        assert_eq!(pod_of(&cron).unwrap().1, 1);
-        let error = pod_of(&json!({"kind": "Service", "spec": {}})).unwrap_err();
+        assert_eq!(asked(&cron).unwrap().made, 1);
+        let error = asked(&json!({"kind": "Service", "spec": {}})).err().unwrap();
         assert!(error.to_string().contains("\"Service\""), "{error}");
+    }
+
+    #[test]
+    fn the_owner_of_the_pods_speaks_for_them() {
+        let template = json!({"spec": {"containers": [{"name": "main"}]}});
+        let metadata = json!({"name": "w", "labels": {"team": "a"}});
+        let of = |kind: &str, spec: Value| {
+            let owner = asked(&json!({"kind": kind, "metadata": metadata, "spec": spec})).unwrap().owner;
+            owner.map(|owner| owner["labels"].clone())
+        };
+        let spec = json!({"template": template});
+        assert_eq!(of("Deployment", spec.clone()), Some(json!({"team": "a"})));
+        // A CronJob's Jobs have the labels of their template.
+        let in_template = json!({"jobTemplate": {"metadata": {"labels": {"team": "b"}}, "spec": spec}});
+        assert_eq!(of("CronJob", in_template), Some(json!({"team": "b"})));
+        assert_eq!(of("DaemonSet", spec.clone()), None);
+        assert_eq!(asked(&json!({"kind": "Job", "spec": spec})).unwrap().owner, None);
     }
 
     #[test]

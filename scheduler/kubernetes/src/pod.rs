@@ -16,7 +16,7 @@ use crate::dra::User;
 use crate::gang::{self, Gang};
 use crate::kai_words::{KaiWords, Preemptibility};
 use crate::one_per_node;
-use crate::owner::Owner;
+use crate::owner::{Owner, OwnerWords};
 use crate::peers::PeerRules;
 use crate::placement;
 use crate::resources;
@@ -161,6 +161,18 @@ impl PodFacts {
             scheduler,
             decision,
         })
+    }
+
+    /// The same with what the words of its owner mean for it, if the owner is only imagined.
+    pub(crate) fn with_words_of(self, owner: Option<&OwnerWords>) -> PodFacts {
+        let Some(words) = owner else { return self };
+        let own_queue = self.queue.clone().filter(|queue| !queue.is_empty());
+        PodFacts {
+            queue: own_queue.or_else(|| words.queue.clone()),
+            preemptibility: words.preemptibility.or(self.preemptibility),
+            kai_words: Some(Box::new(words.kai.clone().or(self.kai_words()))),
+            ..self
+        }
     }
 
     /// The pod, as `namespace/name`.

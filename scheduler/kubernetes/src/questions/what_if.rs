@@ -10,10 +10,12 @@ use aliquot_scheduler_core::{
 };
 use aliquot_scheduler_engine::View;
 use aliquot_telemetry::tier_word;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::reasons;
 use crate::mirror::Imagined;
+use crate::owner::OwnerFacts;
 use crate::pod::{PodFacts, SeenPod};
 use crate::report::{about_other_devices, about_our_devices, changes_worth_saying};
 use crate::serve::Shared;
@@ -36,7 +38,10 @@ pub(super) fn answer(shared: &Shared, view: &View, question: WhatIf, fills_in: b
     }
     let pod = if question.pod.is_null() { json!({"spec": {"containers": []}}) } else { question.pod };
     let pod = if fills_in { as_made(&shared.name, pod)? } else { pod };
-    let facts = facts(&shared.name, pod.clone())?;
+    let owner = question.owner.map(serde_json::from_value::<ObjectMeta>).transpose();
+    let owner = owner.map_err(|error| format!("the owner's metadata cannot be read: {error}"))?;
+    let words = owner.and_then(|metadata| OwnerFacts::of(&metadata).words);
+    let facts = facts(&shared.name, pod.clone())?.with_words_of(words.as_deref());
     let devices = question.devices.map(request).transpose()?;
     let is_gang = question.gang || facts.gang.is_some();
     let (imagined, ill, idle) = shared.read(|mirror| {

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use crate::kit::{Cluster, Extras, Scheduler};
 
 /// What the plugin prints.
-fn ask(cluster: &Cluster, arguments: &[&str]) -> Result<Printed, Failure> {
+pub(crate) fn ask(cluster: &Cluster, arguments: &[&str]) -> Result<Printed, Failure> {
     let kubeconfig = cluster.kubeconfig();
     let options = ["kubectl-aliquot", "--kubeconfig", kubeconfig.to_str().unwrap()];
     let cli = Cli::try_parse_from(options.iter().chain(arguments)).unwrap();

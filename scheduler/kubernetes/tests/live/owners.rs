@@ -4,6 +4,7 @@ use aliquot_test_api_server::{DEPLOYMENTS, JOBS, QUEUES};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
+use crate::kubectl::ask;
 
 const QUEUE: &str = "kai.scheduler/queue";
 
@@ -43,17 +44,23 @@ fn pods_are_in_the_queue_that_their_owner_names() {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "template": template()});
     let metadata = json!({"name": "web", "labels": {QUEUE: "inference"}});
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec});
-    cluster.objects.create(&DEPLOYMENTS, "default", deployment);
+    cluster.objects.create(&DEPLOYMENTS, "default", deployment.clone());
     cluster.job("train");
     let labelled = json!({"metadata": {"labels": {QUEUE: "training"}}});
     cluster.objects.merge(&JOBS, "default", "train", &labelled);
-    let _scheduler = cluster.scheduler();
+    let scheduler = cluster.scheduler();
+    cluster.make_pod_of(1, &scheduler);
     cluster.pod_of_deployment("web-5c8f-x", "web");
     cluster.pod_of_job("train-x", "train", json!({}));
     cluster.wait_until_bound(&["train-x", "web-5c8f-x"]);
     cluster.wait_until("both queues hold what their pods have", |cluster| {
         cluster.running_in("inference") == 1 && cluster.running_in("training") == 1
     });
+    let file = cluster.kubeconfig().with_file_name("deployment.yaml");
+    std::fs::write(&file, deployment.to_string()).unwrap();
+    cluster.wait_until("it answers", |cluster| ask(cluster, &["queues"]).is_ok());
+    let asked = ask(&cluster, &["what-if", "-f", file.to_str().unwrap()]).unwrap();
+    assert!(asked.text.contains("(queue inference)"), "{}", asked.text);
     let moved = json!({"metadata": {"labels": {QUEUE: "later"}}});
     cluster.objects.merge(&DEPLOYMENTS, "default", "web", &moved);
     cluster.pod_of_deployment("web-5c8f-y", "web");
