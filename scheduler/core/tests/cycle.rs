@@ -383,3 +383,44 @@ fn a_namespace_with_a_quota_is_a_queue_and_bounds_what_each_claim_asks_for() {
     let in_use = cluster.apply(Event::NamespaceRemoved("lab".into())).expect_err("claims are in it");
     assert!(in_use.to_string().contains("remove them first"), "{in_use}");
 }
+
+/// Adds a group that must be on one node. Each member has a sub-group of its own, which must be in one rack.
+fn one_node_gang(cluster: &mut Cluster, members: &[(&str, u16)], max_devices_per_node: Option<u16>) -> Vec<ClaimId> {
+    let sub_group = |(name, _): &(&str, u16)| SubGroup {
+        name: (*name).into(),
+        min_members: 1,
+        required_level: Some("rack".into()),
+        ..SubGroup::default()
+    };
+    let group = PodGroup {
+        name: "job".into(),
+        min_members: 2,
+        sub_groups: members.iter().map(sub_group).collect(),
+        spread: GroupPlacement {
+            strategy: PlacementStrategy::SingleNode,
+            max_devices_per_node,
+            ..GroupPlacement::default()
+        },
+        ..PodGroup::default()
+    };
+    cluster.apply(Event::PodGroupAdded(group)).expect("a new group");
+    let mut add = |(sub_group, devices): &(&str, u16)| {
+        let (pod_group, sub_group) = (Some("job".into()), Some((*sub_group).into()));
+        let request = kit::whole(*devices);
+        cluster.add_claim(Claim { request, pod_group, sub_group, ..Claim::default() })
+    };
+    members.iter().map(&mut add).collect()
+}
+
+#[test]
+fn members_on_one_node_have_no_more_devices_together_than_their_group_allows() {
+    for (most, expected) in [(4, 0), (5, 2)] {
+        let mut cluster = Cluster::new();
+        cluster.apply(Event::TopologyChanged(vec!["rack".into()])).expect("one label");
+        let labels = [("rack".to_owned(), "a".to_owned())].into_iter().collect();
+        cluster.add_node(NodeSpec { labels, ..kit::node("node", 64, 8) });
+        let gang = one_node_gang(&mut cluster, &[("left", 2), ("right", 3)], Some(most));
+        scheduler().cycle(&mut cluster);
+        assert_eq!(placed(&cluster, &gang), expected, "at most {most} devices on a node");
+    }
+}

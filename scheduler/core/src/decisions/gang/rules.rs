@@ -413,7 +413,9 @@ impl Rules {
             let no_room = Unplaceable::NoRoom { claim, placed };
             let cluster = trial.statement.cluster();
             let class = cluster.class_of(claim).ok_or(no_room)?;
+            let request = cluster.class(class).ok_or(no_room)?.request();
             let scope = GroupScope { placement: &self.spread, members: &members, within };
+            let allowed = |node: &NodeId| only.is_none_or(|only| only == *node) && scope.most_on(*node, request) > 0;
             let engine = &mut *trial.engine;
             let open =
                 |node: NodeId, spent: &Spent| cluster.node(node).is_some_and(|node| !node.has_model_of(&spent.models));
@@ -421,22 +423,19 @@ impl Rules {
                 // The kept bids are for all choices together. So nodes are asked about the choices that are left. Of
                 // several nodes with room the cheapest is taken, whatever the spread rule says.
                 _ if !spent.choices.is_empty() => {
-                    let request = cluster.class(class)?.request();
-                    let nodes: BTreeSet<NodeId> = match only {
-                        Some(node) => BTreeSet::from([node]),
-                        None => scope.nodes(cluster).filter(|node| scope.most_on(*node, request) > 0).collect(),
-                    };
+                    let nodes: BTreeSet<NodeId> = scope.nodes(cluster).filter(allowed).collect();
                     place_besides(cluster, engine, class, spent, |node| nodes.contains(&node))
                 }
-                Some(node) => engine.place_among(cluster, class, [node].into_iter().filter(|node| open(*node, spent))),
+                Some(node) => {
+                    let node = Some(node).filter(|node| allowed(node) && open(*node, spent));
+                    engine.place_among(cluster, class, node)
+                }
                 None if spent.is_nothing() => engine.place_member(cluster, class, &scope),
                 None => engine.place_member_on(cluster, class, &scope, |node| open(node, spent)),
             });
             let allocation = match free {
                 Ok(None) | Err(_) if trial.room.may_evict() => {
-                    let request = cluster.class(class).ok_or(no_room)?.request();
-                    let open = scope.nodes(cluster).filter(|node| only.is_none_or(|only| only == *node));
-                    let among: Vec<NodeId> = open.filter(|node| scope.most_on(*node, request) > 0).collect();
+                    let among: Vec<NodeId> = scope.nodes(cluster).filter(allowed).collect();
                     let found = trial.room.make_room(trial.statement, trial.engine, claim, Some(&among));
                     found.map_or(free, |found| Ok(Some(found)))
                 }
