@@ -70,7 +70,7 @@ pub(crate) fn of_plan(
     victims_are_fair_game(before, plan)?;
     budgets_hold(before, after, declared)?;
     disruption_is_bounded(before, plan, settings)?;
-    holds_are_bounded(after, plan, settings)?;
+    holds_are_bounded(before, after, plan, settings)?;
     everybody_is_placed_or_pending(after, plan)
 }
 
@@ -327,12 +327,13 @@ fn places_are_allowed(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict
     Ok(())
 }
 
-/// Few nodes are held, and none when no claim is pending.
-fn holds_are_bounded(after: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
+/// Few nodes are held, and none when no claim is pending. If other nodes fail, those that are held stay.
+fn holds_are_bounded(before: &Cluster, after: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
     let nodes = after.nodes().count();
     let held = after.nodes().filter(|(id, _)| after.is_held(*id)).count();
+    let is_more = after.nodes().any(|(id, _)| after.is_held(id) && !before.is_held(id));
     let most = (nodes as u64 * u64::from(settings.held_nodes_per_mille) / 1000).max(nodes as u64 / 4).max(1);
-    require(held as u64 <= most, || format!("{held} of {nodes} nodes are held"))?;
+    require(!is_more || held as u64 <= most, || format!("{held} of {nodes} nodes are held"))?;
     require(held == 0 || !plan.pending.is_empty(), || "a node is held, but no group is pending".into())
 }
 
