@@ -137,6 +137,30 @@ fn for_a_gang_that_must_be_on_one_node_one_node_is_kept() {
     assert_eq!(world.kept(3), [1]);
 }
 
+/// One node would be enough for the devices, but not within the group's bound.
+#[test]
+fn as_many_nodes_are_kept_as_a_gang_needs_within_its_devices_per_node() {
+    let spread = GroupPlacement { max_devices_per_node: Some(2), ..GroupPlacement::default() };
+    let mut world = keeping(&[4, 4, 4], &[2, 3, 4], 1000);
+    world.gang(PodGroup { spread: spread.clone(), ..group("g", "q", INFERENCE, 4) }, 4, 1);
+    assert_eq!(world.kept(3), [0, 1]);
+    // Members that ask for different numbers of devices.
+    let mut world = keeping(&[4, 4, 4], &[2, 3, 4], 1000);
+    world.apply(Event::PodGroupAdded(PodGroup { spread: spread.clone(), ..group("g", "q", INFERENCE, 3) }));
+    for devices in [2, 1, 1] {
+        world.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, devices) });
+    }
+    assert_eq!(world.kept(3), [0, 1]);
+    // A member that runs counts on its node.
+    let mut world = keeping(&[4, 4], &[2, 3], 1000);
+    world.apply(Event::PodGroupAdded(PodGroup { spread, ..group("g", "q", TRAIN, 1) }));
+    let member = |devices| Claim { pod_group: Some("g".into()), ..wants("", 0, devices) };
+    let runs = world.claim(member(1));
+    world.run_on(runs, 0, 3);
+    world.claim(member(2));
+    assert_eq!(world.kept(2), [1], "although less is missing on the other one");
+}
+
 #[test]
 fn no_nodes_are_kept_for_a_gang_that_needs_more_than_may_be_kept() {
     let mut world = keeping(&[2; 4], &[1, 1, 0, 0], 500);

@@ -14,6 +14,8 @@ use crate::vocabulary::request::Request;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Kind {
     pub(super) together: Together,
+    /// If the group bounds the devices that its members have on a node.
+    pub(super) devices_per_node: Option<DevicesPerNode>,
     /// The members, by sub-group. Sub-groups that must be in one domain come first.
     pub(super) parts: Vec<Part>,
 }
@@ -58,7 +60,8 @@ impl Kind {
             wanted.sort_by_key(demand);
             Part { domain: sub_group.and_then(|name| Domain::of(cluster, unit, name)), wanted }
         });
-        Self { together: Together::of(cluster, unit), parts: parts.collect() }
+        let devices_per_node = DevicesPerNode::of(cluster, unit);
+        Self { together: Together::of(cluster, unit), devices_per_node, parts: parts.collect() }
     }
 
     /// Whether the places of other tasks decide which nodes are nearest.
@@ -117,6 +120,38 @@ impl Part {
             domain.into_iter().for_each(|domain| areas.entry(domain).or_default().push(*node));
         }
         areas.into_values().collect()
+    }
+}
+
+/// A bound on the devices that members of a group have on a node.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct DevicesPerNode {
+    most: u32,
+    /// What placed members have, by node.
+    taken: BTreeMap<NodeId, u32>,
+}
+
+impl DevicesPerNode {
+    fn of(cluster: &Cluster, unit: &Unit) -> Option<Self> {
+        let group = cluster.group(unit.group)?;
+        let most = u32::from(group.spec().spread.max_devices_per_node?);
+        let mut taken = BTreeMap::new();
+        for at in group.members().filter_map(|member| cluster.allocation(member)) {
+            *taken.entry(at.node).or_default() += u32::try_from(at.devices.len()).unwrap_or(u32::MAX);
+        }
+        Some(Self { most, taken })
+    }
+
+    /// How many more members with this request it allows on a node. Of alternatives, the one with the most devices
+    /// counts.
+    pub(super) fn members_left(&self, node: NodeId, request: &Request) -> u32 {
+        let taken = self.taken.get(&node).copied().unwrap_or(0);
+        let left = self.most.saturating_sub(taken);
+        left.checked_div(u32::from(request.device_count_max())).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn take(&mut self, node: NodeId, request: &Request, members: u32) {
+        *self.taken.entry(node).or_default() += members * u32::from(request.device_count_max());
     }
 }
 

@@ -8,7 +8,7 @@ use crate::state::cluster::Cluster;
 use crate::state::node::Node;
 use crate::vocabulary::claim::{ClaimId, NodeId};
 
-use super::kind::{Kind, Members, Part};
+use super::kind::{DevicesPerNode, Kind, Members, Part};
 
 /// Nodes of a cluster, without any claims but some members of a unit.
 #[derive(Clone)]
@@ -18,12 +18,14 @@ pub(super) struct Packing<'a> {
     member: ClaimId,
     /// Whether all members ask for the same. Then it is enough to count them.
     is_one_sort: bool,
+    devices_per_node: Option<DevicesPerNode>,
     nodes: BTreeMap<NodeId, Node>,
 }
 
 impl<'a> Packing<'a> {
     pub(super) fn new(cluster: &'a Cluster, kind: &Kind, member: ClaimId) -> Self {
-        Self { cluster, member, is_one_sort: kind.is_one_sort(), nodes: BTreeMap::new() }
+        let (is_one_sort, devices_per_node) = (kind.is_one_sort(), kind.devices_per_node.clone());
+        Self { cluster, member, is_one_sort, devices_per_node, nodes: BTreeMap::new() }
     }
 
     /// Whether members were put onto a node.
@@ -39,11 +41,13 @@ impl<'a> Packing<'a> {
         for (class, members) in wanted.iter_mut() {
             let request = self.cluster.class(*class).map(Class::request);
             let Some(request) = request.filter(|request| admits(node.spec(), request).is_ok()) else { continue };
+            let bound = self.devices_per_node.as_ref();
+            let most = bound.map_or(*members, |bound| bound.members_left(id, request).min(*members));
             let mut put = 0;
             if self.is_one_sort {
-                put = room(&books, request).min(*members);
+                put = room(&books, request).min(most);
             } else {
-                while put < *members
+                while put < most
                     && let Some(allocation) = tightest(id, &books, request)
                     && books.take(self.member, request, &allocation).is_ok()
                 {
@@ -51,6 +55,7 @@ impl<'a> Packing<'a> {
                 }
             }
             *members -= put;
+            self.devices_per_node.iter_mut().for_each(|bound| bound.take(id, request, put));
             filled.extend((put > 0).then_some((*class, put)));
         }
         wanted.retain(|(_, members)| *members > 0);
