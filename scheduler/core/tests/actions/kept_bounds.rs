@@ -159,6 +159,32 @@ fn a_more_important_claim_takes_what_is_kept() {
 }
 
 #[test]
+fn what_is_kept_stays_when_a_more_important_claim_waits_for_the_limit_too() {
+    let mut world = World::new(&[16]);
+    world.queue_with("q", None, Allowance { quota: Some(4000), ..limited(4) });
+    // Not preemptible: otherwise the more important claim would have their room at once.
+    let fixed = Claim { preemptible: false, ..wants("q", TRAIN, 1) };
+    let mut small: Vec<ClaimId> = (0..4).map(|_| world.claim(fixed.clone())).collect();
+    world.cycle();
+    assert_eq!(world.running(&small), 4);
+    let large = world.add("q", TRAIN, 4);
+    world.wait_for_long();
+    let urgent = world.add("q", INFERENCE, 4);
+    world.cycle();
+    world.end(small.remove(0));
+    let other = world.claim(fixed);
+    world.cycle();
+    world.cycle();
+    assert!(!world.runs(other), "the device is kept for the large claim");
+    small.into_iter().for_each(|claim| world.end(claim));
+    world.cycle();
+    assert!(world.runs(urgent) && !world.runs(large), "the more important claim goes first");
+    world.end(urgent);
+    world.cycle();
+    assert!(world.runs(large) && !world.runs(other));
+}
+
+#[test]
 fn claims_that_ask_for_nothing_kept_go_on() {
     let (mut world, ..) = keeping();
     world.queue("others", 1);

@@ -8,8 +8,9 @@
 //! would then be beyond the bound. So are units of other queues below the queue with the bound, but only while the unit
 //! would be within the fair share of its own queue.
 //!
-//! That ends when the unit is placed, when another unit is the first, or when the queue has come no nearer to having
-//! room for as long as that. The last of these waits doubles each time: how long a claim runs is not known.
+//! That ends when the unit is placed, or when the queue has come no nearer to having room for as long as that. This wait
+//! doubles each time: how long a claim runs is not known. It does not end when another unit is the first: what is kept
+//! decides who is refused, and that changes fair shares and turns, so the first one could change with each cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -154,15 +155,19 @@ impl KeptBounds {
         let now_ms = cluster.now_ms();
         // The queues of which the first unit that waits for their bounds is known.
         let mut met: BTreeSet<QueueId> = BTreeSet::new();
-        for pending in pending {
+        let keeps = |waits: &BTreeMap<GroupId, BoundWait>, pending: &Pending| {
+            waits.get(&pending.group).is_some_and(|wait| wait.keeping.is_some())
+        };
+        let (keepers, others): (Vec<&Pending>, Vec<&Pending>) =
+            pending.iter().partition(|pending| keeps(&self.waits, pending));
+        for pending in keepers.into_iter().chain(others) {
             // A unit that is refused only because of what is kept for another one is not the first.
             let limit = match pending.obstacle {
                 Obstacle::Unplaceable(Unplaceable::Limit(exceeded)) if exceeded.kept == 0 => Some(exceeded),
                 _ => None,
             };
             let is_first = limit.is_some_and(|exceeded| !met.contains(&exceeded.queue));
-            let keeps = self.waits.get(&pending.group).is_some_and(|wait| wait.keeping.is_some());
-            if !is_first && !keeps {
+            if !is_first && !keeps(&self.waits, pending) {
                 continue;
             }
             let unit = match pending.obstacle {
