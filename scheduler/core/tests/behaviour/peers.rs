@@ -99,16 +99,15 @@ fn is_even(
     }
 }
 
-/// The claims that waited for others to be gone, and start now, are where their affinity and spread allow them.
+/// The claims that waited for others to be gone, and start now, are near those that their affinity asks for. A member of
+/// this group can have been the first.
 pub(crate) fn let_start(cluster: &Cluster, outcome: &Outcome) -> Result<(), String> {
     let Outcome::Claims { ready, .. } = outcome else { return Ok(()) };
     let there = standing(cluster);
     for id in ready {
         let (Some(claim), Some(at)) = (cluster.claim(*id), cluster.allocation(*id)) else { continue };
         let Some(peers) = &claim.request.peers else { continue };
-        let others: Standing = there.iter().filter(|(other, ..)| *other != Some(*id)).cloned().collect();
-        has_near(cluster, &others, peers, at.node)?;
-        peers.spread.iter().try_for_each(|rule| is_even(cluster, &others, peers, rule, at.node))?;
+        has_near(cluster, &there, peers, at.node)?;
     }
     Ok(())
 }

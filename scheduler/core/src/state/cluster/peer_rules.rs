@@ -98,9 +98,10 @@ impl<'a> PeerRules<'a> {
         Some(PeerMisfit::AntiAffinityOfOthers { group, topology_key, domain })
     }
 
-    /// Whether the affinity or a spread rule keeps one more task from a node.
-    pub(crate) fn are_unmet(&self, node: &KnownNode) -> bool {
-        self.lacking_key(node).is_some() || self.near_misfit(node).is_some() || self.even_misfit(node).is_some()
+    /// Whether a node is in no domain with those that the affinity asks for.
+    pub(crate) fn is_far(&self, node: &KnownNode) -> bool {
+        let lacks_key = |near: &Near<'_>| near.members.iter().any(|(key, _)| !node.labels.contains_key(key));
+        self.near.as_ref().is_some_and(lacks_key) || self.near_misfit(node).is_some()
     }
 
     /// A topology key of the affinity or of a spread rule that a node does not have.

@@ -1,9 +1,8 @@
 //! Places that suit their claims no more, before the claims could start.
 //!
 //! Between a decision and the start, a node can be cordoned, change its labels or get a taint, and tasks can come near
-//! that a claim must not be near. A claim that has yet to start gives such a place up. Members of the groups that its
-//! affinity or its spread counts can go, too. They can also come back, so this is looked at when the claim could start. A
-//! claim that runs stays.
+//! that a claim must not be near. A claim that has yet to start gives such a place up. Those that its affinity asks for can
+//! go, too. Others of them can come, so this is looked at when the claim could start. A claim that runs stays.
 
 use std::sync::Arc;
 
@@ -45,14 +44,15 @@ impl Cluster {
         now.iter().filter(is_new).cloned().collect()
     }
 
-    /// Whether a placed claim's own affinity or spread would not allow its place now, because members of the groups have
-    /// gone since it was decided.
+    /// Whether a placed claim's affinity would not allow its place now, because those that it must be near have gone
+    /// since it was decided.
+    ///
+    /// A claim of the group that it must be near was perhaps the first of it, and is near itself. Topology spread does not
+    /// count: a claim that is evicted for this one, and then placed elsewhere, could make the spread uneven each time.
     pub(super) fn is_out_of_place(&self, id: ClaimId) -> bool {
         let Some(state) = self.claims.get(id) else { return false };
         let node = state.allocation.as_ref().and_then(|at| self.node(at.node));
-        let Some((node, mut rules)) = node.zip(PeerRules::of(self, &state.claim.request)) else { return false };
-        rules.leave_out(self, id);
-        rules.are_unmet(node.spec())
+        node.zip(PeerRules::of(self, &state.claim.request)).is_some_and(|(node, rules)| rules.is_far(node.spec()))
     }
 
     /// Takes the claims out of the books that have yet to start, and that these tasks on a node keep from their places.
