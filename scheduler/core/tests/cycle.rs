@@ -316,7 +316,7 @@ fn sub_groups_are_each_in_a_domain_of_their_own_and_all_come_together() {
 
 /// The part that must be in one rack would be placed best on the small node, which has no room for the rest.
 #[test]
-fn a_gang_on_one_node_with_a_part_in_one_rack_is_where_all_of_it_fits() {
+fn a_gang_on_one_node_is_where_all_of_its_parts_fit() {
     let mut cluster = Cluster::new();
     cluster.apply(Event::TopologyChanged(vec!["rack".into()])).expect("one label");
     for (name, rack, devices) in [("bare", None, 8), ("small", Some("a"), 2), ("large", Some("a"), 4)] {

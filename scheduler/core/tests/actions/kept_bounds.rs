@@ -159,7 +159,7 @@ fn a_more_important_claim_takes_what_is_kept() {
 }
 
 #[test]
-fn what_is_kept_stays_when_a_more_important_claim_waits_for_the_limit_too() {
+fn what_is_kept_stays_when_a_more_important_claim_waits_too() {
     let mut world = World::new(&[16]);
     world.queue_with("q", None, Allowance { quota: Some(4000), ..limited(4) });
     // Not preemptible: otherwise the more important claim would have their room at once.

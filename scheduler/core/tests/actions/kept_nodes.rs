@@ -139,7 +139,7 @@ fn for_a_gang_that_must_be_on_one_node_one_node_is_kept() {
 
 /// One node would be enough for the devices, but not within the group's bound.
 #[test]
-fn as_many_nodes_are_kept_as_a_gang_needs_within_its_devices_per_node() {
+fn as_many_nodes_are_kept_as_devices_per_node_call_for() {
     let spread = GroupPlacement { max_devices_per_node: Some(2), ..GroupPlacement::default() };
     let mut world = keeping(&[4, 4, 4], &[2, 3, 4], 1000);
     world.gang(PodGroup { spread: spread.clone(), ..group("g", "q", INFERENCE, 4) }, 4, 1);

@@ -183,7 +183,7 @@ fn waits_beside(kit: &mut Kit, beside: Peers, high: Request) -> (ClaimId, ClaimI
 }
 
 #[test]
-fn a_claim_does_not_start_where_the_task_that_it_must_be_near_has_gone() {
+fn a_claim_does_not_start_where_what_it_must_be_near_has_gone() {
     let mut kit = Kit::new();
     let (low, database, high) = waits_beside(&mut kit, member_of("db"), with(near("db")));
     kit.node(labelled("spare", "b"));
@@ -240,7 +240,7 @@ fn a_gang_does_not_start_if_one_member_does_not_suit_its_place() {
 }
 
 #[test]
-fn a_claim_does_not_start_on_a_node_that_has_lost_the_label_of_its_domain() {
+fn a_claim_does_not_start_on_a_node_without_its_domain_s_label() {
     let own = Peers { member_of: BTreeSet::from(["db".into()]), ..near("db") };
     let mut setting = Setting::new(whole(1), with(own));
     let event = Event::NodeRelabelled(setting.node, NodeSpec { labels: [].into(), ..setting.spec() });
