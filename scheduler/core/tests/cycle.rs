@@ -413,7 +413,7 @@ fn one_node_gang(cluster: &mut Cluster, members: &[(&str, u16)], max_devices_per
 }
 
 #[test]
-fn members_on_one_node_have_no_more_devices_together_than_their_group_allows() {
+fn members_on_one_node_stay_within_their_devices_per_node() {
     for (most, expected) in [(4, 0), (5, 2)] {
         let mut cluster = Cluster::new();
         cluster.apply(Event::TopologyChanged(vec!["rack".into()])).expect("one label");
