@@ -13,6 +13,8 @@ use crate::timing::{
 };
 use crate::usage::Usage;
 
+mod guests;
+
 /// A change to a container's gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GateCommand {
@@ -174,8 +176,10 @@ impl Arbiter {
             .filter(|container| container.waiting && container.siblings_ready_ns(now_ns) <= now_ns)
             .map(|container| container.id)
             .collect();
+        let is_of_guest = |span: &Span| self.containers.get(&span.container).is_some_and(Container::is_guest);
+        let used_by_guests = spans.iter().any(is_of_guest);
         for container in self.containers.values_mut() {
-            let wanted = takers.iter().any(|&other| other != container.id);
+            let wanted = !used_by_guests && takers.iter().any(|&other| other != container.id);
             container.pay(before_ns, now_ns, spans.len() > 1, wanted);
         }
     }
@@ -197,7 +201,7 @@ impl Arbiter {
                 Phase::Draining { closed_ns } if now_ns.saturating_sub(closed_ns) >= OVERRUN_MAX_NS => {
                     container.phase = Phase::Overrunning { closed_ns };
                 }
-                Phase::Open { .. } | Phase::Free if container.processes == 0 => {
+                Phase::Open { .. } | Phase::Guest { .. } | Phase::Free if container.processes == 0 => {
                     container.closed_ns = now_ns;
                     container.drained(now_ns);
                     outcome.commands.push(GateCommand::Close { container: container.id });
@@ -212,7 +216,7 @@ impl Arbiter {
         let alone = self.present() <= 1;
         for container in self.containers.values_mut() {
             let may = lease::held_since_ns(container).is_some() || budget_wait_ns(container, alone) == Some(0);
-            container.contending = container.wants() && may;
+            container.contending = container.wants() && may && !container.is_guest();
             // A short moment between two launches does not count as absence.
             let absent = container.idle || (container.waiting && !may);
             if container.absent && !absent {
@@ -244,10 +248,11 @@ impl Arbiter {
         self.containers.values().filter(|container| container.contending)
     }
 
-    /// Whether all contending containers have the same priority.
+    /// Whether all contending containers and all guests have the same priority.
     fn same_priority(&self) -> bool {
-        let first = self.contending().next().map(|container| container.share.priority);
-        self.contending().all(|container| Some(container.share.priority) == first)
+        let mut priorities = self.contending().chain(self.guests()).map(|container| container.share.priority);
+        let first = priorities.next();
+        priorities.all(|priority| Some(priority) == first)
     }
 
     /// Number of containers that use the device or want to.
@@ -283,13 +288,18 @@ impl Arbiter {
             container.grant(now_ns);
             outcome.commands.push(GateCommand::Open { container: container.id });
         }
-        let holder =
-            self.containers.values().find_map(|container| Some((container.id, lease::held_since_ns(container)?)));
-        if let Some((holder, since_ns)) = holder {
-            return self.review(holder, since_ns, now_ns, outcome);
+        if let Some((holder, since_ns)) = self.holder() {
+            let next_ns = self.review(holder, since_ns, now_ns, outcome);
+            if self.holder().is_some() || self.guests().next().is_none() {
+                return next_ns;
+            }
         }
         let rivals = self.rivals(None, now_ns);
-        let Some(first) = lease::next(None, &rivals) else {
+        let first = lease::next(None, &rivals);
+        if self.promote_guest(first, now_ns, outcome) {
+            return Some(now_ns + SHORT_LEASE_POLL_NS);
+        }
+        let Some(first) = first else {
             return self.next_budget_ns(now_ns);
         };
         self.summon(first, now_ns);
@@ -317,6 +327,11 @@ impl Arbiter {
         container.grant(now_ns);
         outcome.commands.push(GateCommand::Open { container: container.id });
         Some(now_ns + SHORT_LEASE_POLL_NS)
+    }
+
+    /// The holder of the lease, and since when its quantum has run.
+    fn holder(&self) -> Option<(ContainerId, u64)> {
+        self.containers.values().find_map(|container| Some((container.id, lease::held_since_ns(container)?)))
     }
 
     /// Until when the device stays empty to see whether the work of the last lease ends on the other devices too.
@@ -355,6 +370,7 @@ impl Arbiter {
     /// Decides on the holder's lease, and ticks its gate.
     fn review(&mut self, holder: ContainerId, since_ns: u64, now_ns: u64, outcome: &mut PollOutcome) -> Option<u64> {
         let rivals = self.rivals(Some(holder), now_ns);
+        let stays = self.steps_aside(self.containers.get(&holder)?, lease::next(None, &rivals));
         let container = self.containers.get_mut(&holder)?;
         let verdict = lease::verdict(container, since_ns, &rivals, now_ns);
         let until_ns = match verdict {
@@ -365,11 +381,14 @@ impl Arbiter {
             }
             ending @ (Verdict::HandedBack | Verdict::NotUsed | Verdict::Ended) => {
                 match ending {
-                    Verdict::HandedBack => container.hand_back(now_ns),
+                    Verdict::HandedBack if !stays => container.hand_back(now_ns),
                     Verdict::NotUsed => container.forfeit(since_ns, now_ns),
+                    _ if stays => container.step_aside(now_ns),
                     _ => container.close(now_ns),
                 }
-                outcome.commands.push(GateCommand::Close { container: holder });
+                if !container.is_open() {
+                    outcome.commands.push(GateCommand::Close { container: holder });
+                }
                 let next = lease::next(None, &rivals);
                 next.into_iter().for_each(|next| self.summon(next, now_ns));
                 return None;
@@ -386,7 +405,8 @@ impl Arbiter {
             }
             let poll_ns = (container.expected_lease_ns / 8).clamp(SHORT_LEASE_POLL_NS, TICK_NS);
             let soon_ns = until_ns.min(*ticked_ns + TICK_NS).min(now_ns + poll_ns);
-            return Some(soon_ns.max(now_ns + DRAIN_POLL_NS));
+            let guests_ns = self.look_after_guests(holder, now_ns, outcome).unwrap_or(u64::MAX);
+            return Some(soon_ns.min(guests_ns).max(now_ns + DRAIN_POLL_NS));
         }
         None
     }

@@ -3,6 +3,7 @@
 use crate::bucket::Bucket;
 use crate::charge::Span;
 use crate::gang::{GangState, Precedence, Siblings};
+use crate::pauses::Pauses;
 use crate::timing::{
     BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS, OVERDUE_NS,
     OVERRUN_MAX_NS, OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_URGENT_NS, WAKING_NS,
@@ -62,6 +63,8 @@ pub(crate) enum Phase {
     Open { since_ns: u64, ticked_ns: u64 },
     /// The container is alone on the device, and its gate stays open.
     Free,
+    /// The gate was opened at `since_ns` beside that of the holder, which pauses. It last changed at `ticked_ns`.
+    Guest { since_ns: u64, ticked_ns: u64 },
     /// The gate is closed, and the container's work keeps others out.
     Draining { closed_ns: u64 },
     /// The gate is closed, and the container's work has been there too long to keep others out.
@@ -116,6 +119,7 @@ pub(crate) struct Container {
     pub(crate) patience_ns: u64,
     /// The holder has had no work since the lease was granted.
     pub(crate) unused: bool,
+    pub(crate) pauses: Pauses,
 
     pub(crate) waiting: bool,
     /// The value of `waiting` at the previous poll.
@@ -176,6 +180,7 @@ impl Container {
             idle_grace_ns: IDLE_GRACE_NS,
             patience_ns: QUANTUM_MAX_NS,
             unused: false,
+            pauses: Pauses::new(),
             waiting: false,
             waited: false,
             in_flight: 0,
@@ -211,12 +216,13 @@ impl Container {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open { .. } | Phase::Free)
+        matches!(self.phase, Phase::Open { .. } | Phase::Guest { .. } | Phase::Free)
     }
 
     /// Whether the container launches work, or would if it could.
     pub(crate) fn wants(&self) -> bool {
-        self.processes > 0 && (self.waiting || self.is_expected || matches!(self.phase, Phase::Open { .. }))
+        let holds = matches!(self.phase, Phase::Open { .. } | Phase::Guest { .. });
+        self.processes > 0 && (self.waiting || self.is_expected || holds)
     }
 
     /// The part of `ns` of running time that its limit does not refill in the same time.
@@ -258,7 +264,7 @@ impl Container {
         let submitted = alive.is_some_and(|seen| self.markers.is_some_and(|markers| markers != seen.markers));
         let begun_ns = alive.map_or(now_ns, |seen| seen.busy_since_ns.clamp(before_ns, now_ns));
         let (was_busy, was_active) = (self.in_flight > 0, self.active);
-        let open = matches!(self.phase, Phase::Open { .. });
+        let open = matches!(self.phase, Phase::Open { .. } | Phase::Guest { .. });
 
         self.markers = alive.map(|seen| seen.markers).or(self.markers);
         self.waited = self.waiting;
@@ -371,7 +377,19 @@ impl Container {
 
     /// Grants a lease: it begins now, with a new quantum.
     pub(crate) fn grant(&mut self, now_ns: u64) {
-        self.phase = Phase::Open { since_ns: now_ns, ticked_ns: now_ns };
+        self.let_in(Phase::Open { since_ns: now_ns, ticked_ns: now_ns }, now_ns);
+        self.together = false;
+        self.recalled = self.is_awaited_elsewhere();
+    }
+
+    /// Lets the container in beside the holder.
+    pub(crate) fn invite(&mut self, now_ns: u64) {
+        self.let_in(Phase::Guest { since_ns: now_ns, ticked_ns: now_ns }, now_ns);
+    }
+
+    fn let_in(&mut self, phase: Phase, now_ns: u64) {
+        self.phase = phase;
+        self.pauses.begin();
         self.usage.leases += 1;
         self.usage.end_wait(now_ns);
         self.woke = false;
@@ -380,8 +398,58 @@ impl Container {
         self.unused = true;
         self.last_active_ns = now_ns;
         self.lease_charged_ns = 0;
-        self.together = false;
-        self.recalled = self.is_awaited_elsewhere();
+    }
+
+    /// The guest becomes the holder. Its gate stays as it is.
+    pub(crate) fn promote(&mut self, now_ns: u64) {
+        self.phase = Phase::Open { since_ns: now_ns, ticked_ns: now_ns };
+        (self.together, self.recalled) = (false, false);
+    }
+
+    /// The holder becomes a guest. Its gate stays as it is.
+    pub(crate) fn step_aside(&mut self, now_ns: u64) {
+        self.learn_lease();
+        self.session_ns = None;
+        self.phase = Phase::Guest { since_ns: now_ns, ticked_ns: now_ns };
+    }
+
+    /// Since when the container has been a guest, if it is one.
+    pub(crate) fn guest_since_ns(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Guest { since_ns, .. } => Some(since_ns),
+            _ => None,
+        }
+    }
+
+    /// Whether the container has been a guest for longer than its threads need to wake up, and has done nothing.
+    pub(crate) fn has_not_come(&self, now_ns: u64) -> bool {
+        self.unused && self.guest_since_ns().is_some_and(|since_ns| now_ns >= since_ns.saturating_add(IDLE_GRACE_NS))
+    }
+
+    /// The guest that has not come leaves. It is not let in again before it has paused in a lease of its own: its
+    /// threads may be stopped, and would keep others from being let in.
+    pub(crate) fn stay_away(&mut self, now_ns: u64) {
+        self.pauses.forget();
+        self.forfeit(self.guest_since_ns().unwrap_or(now_ns), now_ns);
+    }
+
+    /// Whether the container has or submits work, or is about to.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.active || self.waiting
+    }
+
+    /// When its open gate was last ticked.
+    pub(crate) fn ticked_ns(&self) -> u64 {
+        match self.phase {
+            Phase::Open { ticked_ns, .. } | Phase::Guest { ticked_ns, .. } => ticked_ns,
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn note_tick(&mut self, now_ns: u64) {
+        if let Phase::Open { ticked_ns, .. } | Phase::Guest { ticked_ns, .. } = &mut self.phase {
+            *ticked_ns = now_ns;
+        }
     }
 
     /// Lets the container run free: its gate stays open without a lease.
@@ -444,6 +512,7 @@ impl Container {
 
     /// Its work is done: ends the lease, and learns from it.
     pub(crate) fn drained(&mut self, closed_ns: u64) {
+        self.pauses.learn_drain(self.drained_ns.saturating_sub(closed_ns));
         if self.drained_ns > closed_ns && !self.is_late(closed_ns) {
             let drain_ns = (self.drained_ns - closed_ns).min(EXPECTED_MAX_NS);
             self.expected_drain_ns = (self.expected_drain_ns * 3 + drain_ns) / 4;

@@ -226,7 +226,7 @@ impl Container {
     /// The container's state here. `ready_ns` is used if it waits.
     pub(crate) fn gang_state(&self, ready_ns: u64) -> GangState {
         match self.phase {
-            Phase::Free => GangState::Open { session_ns: None },
+            Phase::Free | Phase::Guest { .. } => GangState::Open { session_ns: None },
             Phase::Open { .. } => GangState::Open { session_ns: self.session_ns },
             Phase::Draining { closed_ns } if self.in_flight > 0 => GangState::Draining { since_ns: closed_ns },
             _ if self.waiting => GangState::Waiting { ready_ns, session_ns: self.session_ns },

@@ -87,7 +87,7 @@ pub(crate) fn verdict(holder: &Container, since_ns: u64, rivals: &Rivals, now_ns
 
 /// When the gate must close so that the work then in flight uses up the rest of the holder's budget; `None`: it is used
 /// up already.
-fn budget_spent_ns(holder: &Container, now_ns: u64) -> Option<u64> {
+pub(crate) fn budget_spent_ns(holder: &Container, now_ns: u64) -> Option<u64> {
     if !holder.is_limited() {
         return Some(u64::MAX);
     }

@@ -7,7 +7,7 @@
 //!
 //! # How time is shared
 //!
-//! * A **lease** is the right to launch work now. One container holds it: its gate is open, and all others are closed.
+//! * A **lease** is the right to launch work now. One container holds it: its gate is open, and others are closed.
 //!   A lease lasts for a quantum ([`timing`]). It is renewed without a switch while no other container has the better
 //!   claim, and handed back early when its holder has nothing more to do.
 //! * After closing a gate the arbiter lets the work in flight **drain** before it opens the next one. Work that is
@@ -21,10 +21,12 @@
 //!   charges over its request, and the container with the least virtual time goes first. A long kernel that takes more
 //!   than its lease leaves a debt, which its container pays back by waiting. So shares are exact in the long run,
 //!   however long the kernels are.
-//! * A holder that does nothing while others wait **withholds** the device. That time counts in its virtual time and
-//!   against its request, except the first [`timing::WAKING_NS`] of a lease. It is not charged, and no limit counts it.
-//!   So a container with short work and pauses, or with processes that are stopped, costs others only the time of the
-//!   switches to it and back.
+//! * A container is let in as a **guest** beside a holder that pauses, if it pauses too (`guests`): the programs of
+//!   both work on their hosts most of the time.
+//! * A holder that does nothing while others wait **withholds** the device, unless guests use it. That time counts in
+//!   its virtual time and against its request, except the first [`timing::WAKING_NS`] of a lease. It is not charged, and
+//!   no limit counts it. So a container with short work and pauses, or with processes that are stopped, costs others
+//!   only the time of the switches to it and back.
 //! * A container's **limit** is a token bucket (`bucket`). Between request and limit a container uses what others
 //!   leave.
 //! * **Priority** decides the order of containers within their requests, and the order of those that want time that is
@@ -45,7 +47,8 @@
 //!
 //! # Invariants
 //!
-//! * At most one container's gate is open at any time.
+//! * At most one container holds the lease. Only the gates of guests are open beside its gate. A guest is let in when
+//!   no work is on the device, and has to leave when its work has met that of others for [`timing::MEETING_MAX_NS`].
 //! * A gate is opened only when all other work is done, has overrun, or may wait for work that is launched then. A
 //!   container without processes has no lease.
 //! * Between two polls all containers together are charged at most the time between them, except for work that has
@@ -71,6 +74,7 @@ mod container;
 mod fair;
 mod gang;
 mod lease;
+mod pauses;
 pub mod timing;
 mod usage;
 

@@ -86,3 +86,21 @@ pub const GANG_DRAIN_NS: u64 = 500_000;
 /// How long the work of a container with several devices may keep out another such container after its gate was closed,
 /// if that one also has work waiting on another device: the two may wait for each other.
 pub const GANG_STUCK_NS: u64 = 2_000_000;
+
+/// A container pauses if it has had no work for this long. Shorter pauses are no use to others: to see one, to open a
+/// gate and to wake up takes as long.
+pub const PAUSE_NS: u64 = 150_000;
+
+/// Time between two polls while containers are let in beside the holder, or could be.
+pub const GUEST_POLL_NS: u64 = 250_000;
+
+/// A container is let in beside the holder only if its work ends this soon after its gate was closed. That of a busy
+/// container takes about as long as the shim lets work queue up: 4 ms.
+pub const GUEST_DRAIN_MAX_NS: u64 = 1_000_000;
+
+/// A guest leaves when its work has met that of others for this long. If this were shorter, guests would leave although
+/// the device can serve all of them. If it were longer, those that happen to stay would get more than their shares.
+pub const MEETING_MAX_NS: u64 = 1_000_000;
+
+/// A guest leaves when it has submitted nothing for this long. An idle guest costs nothing but polls.
+pub const GUEST_GRACE_NS: u64 = 20_000_000;

@@ -71,7 +71,7 @@ impl Life {
         let kernels_ns = (0..random.between(1, 3)).map(|_| *random.pick(&LENGTHS_NS)).collect();
         let burst = *random.pick(&[1, 3, 20, u64::MAX, u64::MAX]);
         let pause_ns = random.between(10 * US, 20 * MS);
-        self.world.start(0, container, Program { kernels_ns, burst, pause_ns });
+        self.world.start(0, container, Program { kernels_ns, burst, pause_ns, varies: false });
     }
 
     fn disturb(&mut self) {

@@ -1,5 +1,7 @@
 //! Observations come from memory that containers write: the policy must hold for any content.
 
+use std::collections::BTreeSet;
+
 use aliquot_arbiter::{Arbiter, ContainerId, GateCommand, Observation, Share};
 
 use crate::random::Random;
@@ -12,7 +14,7 @@ fn any_observation_is_handled() {
     for seed in 0..300 {
         let mut random = Random::new(seed);
         let mut arbiter = Arbiter::new(0);
-        let (mut now_ns, mut open) = (0, None);
+        let (mut now_ns, mut open) = (0, BTreeSet::new());
         for _ in 0..200 {
             let container = ContainerId(random.between(0, 3));
             match random.between(0, 40) {
@@ -46,13 +48,16 @@ fn any_observation_is_handled() {
             assert!(outcome.next_poll_ns.is_none_or(|next_ns| next_ns > now_ns), "seed {seed}");
             for command in outcome.commands {
                 match command {
-                    GateCommand::Open { container } | GateCommand::OpenFree { container } => {
-                        let before = open.replace(container);
-                        let gone = before.is_none_or(|before| arbiter.usage(before).is_none());
-                        assert!(gone || before == Some(container), "seed {seed}: two gates are open");
+                    GateCommand::OpenFree { container } => {
+                        open.retain(|&other| other == container || arbiter.usage(other).is_some());
+                        open.insert(container);
+                        assert_eq!(open.len(), 1, "seed {seed}: other gates are open beside a free one");
                     }
-                    GateCommand::Close { container } if open == Some(container) => open = None,
-                    _ => {}
+                    GateCommand::Open { container } => drop(open.insert(container)),
+                    GateCommand::Close { container } => drop(open.remove(&container)),
+                    GateCommand::Tick { container } => {
+                        assert!(open.contains(&container), "seed {seed}: a tick of a closed gate");
+                    }
                 }
             }
             let charged_ns: u64 =

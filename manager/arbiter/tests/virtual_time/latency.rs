@@ -17,7 +17,7 @@ fn beside_a_batch(batch_kernel_ns: u64, service: Share) -> World {
     world.add_container(0, BATCH, burstable(50));
     world.add_container(0, SERVICE, service);
     world.start(0, BATCH, Program::endless(&[batch_kernel_ns]));
-    world.start(0, SERVICE, Program { kernels_ns: vec![MS], burst: 1, pause_ns: 30 * MS });
+    world.start(0, SERVICE, Program { kernels_ns: vec![MS], burst: 1, pause_ns: 30 * MS, varies: false });
     world.run_until(5 * SECOND);
     world
 }
@@ -58,7 +58,7 @@ fn requests_that_come_at_any_time_wait_for_a_quantum_and_a_kernel() {
     for seed in 0..10 {
         // Single requests and bursts, both within the container's share.
         for (burst, pause_ns) in [(1, 17 * MS), (20, 130 * MS)] {
-            let program = Program { kernels_ns: requests.to_vec(), burst, pause_ns };
+            let program = Program { kernels_ns: requests.to_vec(), burst, pause_ns, varies: false };
             let world = beside_three_batches(seed, Share { priority: 1, ..burstable(30) }, program);
             let (usage, wait_ns) = (world.usage(0, SERVICE), world.longest_wait_ns(0, SERVICE));
             let prompt = waits_within_bp(&usage, 25 * MS);
@@ -114,7 +114,7 @@ fn the_time_of_an_idle_container_is_lent_and_returned() {
         world.add_container(0, container, burstable(50));
     }
     world.start(0, BATCH, Program::endless(&[MS]));
-    world.start(0, SERVICE, Program { kernels_ns: vec![MS], burst: 300, pause_ns: SECOND });
+    world.start(0, SERVICE, Program { kernels_ns: vec![MS], burst: 300, pause_ns: SECOND, varies: false });
     world.run_until(5 * SECOND);
     assert!(world.busy_bp(0) >= 9_800, "{}", world.busy_bp(0));
     let wait_ns = world.longest_wait_ns(0, SERVICE);
@@ -126,7 +126,7 @@ fn a_lease_is_handed_back_early() {
     let mut world = World::new(6, 1);
     for container in [BATCH, SERVICE] {
         world.add_container(0, container, burstable(50));
-        world.start(0, container, Program { kernels_ns: vec![MS], burst: 1, pause_ns: 40 * MS });
+        world.start(0, container, Program { kernels_ns: vec![MS], burst: 1, pause_ns: 40 * MS, varies: false });
     }
     world.run_until(4 * SECOND);
     for container in [BATCH, SERVICE] {

@@ -4,6 +4,7 @@ mod alone;
 mod chance;
 mod collectives;
 mod hostile;
+mod hosts;
 mod latency;
 mod process;
 mod random;

@@ -25,17 +25,24 @@ pub(crate) struct Program {
     pub(crate) burst: u64,
     /// After each burst it pauses for this long.
     pub(crate) pause_ns: u64,
+    /// Its pauses last for any time up to twice that instead.
+    pub(crate) varies: bool,
 }
 
 impl Program {
     /// Launches endlessly and never waits.
     pub(crate) fn endless(kernels_ns: &[u64]) -> Self {
-        Self { kernels_ns: kernels_ns.to_vec(), burst: u64::MAX, pause_ns: 0 }
+        Self { kernels_ns: kernels_ns.to_vec(), burst: u64::MAX, pause_ns: 0, varies: false }
+    }
+
+    /// Waits for four kernels of 50 µs, then works on its host for up to twice `pause_ns`.
+    pub(crate) fn bound_by_host(pause_ns: u64) -> Self {
+        Self { kernels_ns: vec![50_000], burst: 4, pause_ns, varies: true }
     }
 
     /// Waits for each kernel, then pauses for `pause_ns`.
     pub(crate) fn synchronous(kernel_ns: u64, pause_ns: u64) -> Self {
-        Self { kernels_ns: vec![kernel_ns], burst: 1, pause_ns }
+        Self { kernels_ns: vec![kernel_ns], burst: 1, pause_ns, varies: false }
     }
 }
 
@@ -191,6 +198,7 @@ impl Process {
         }
         self.burst_done += 1;
         self.state = if self.burst_done >= self.program.burst {
+            self.mark(now_ns);
             State::Synchronizing
         } else {
             State::Running(now_ns + LAUNCH_NS)
@@ -210,7 +218,7 @@ impl Process {
     }
 
     /// Notes that the kernel at the head of the queue is done.
-    pub(crate) fn complete(&mut self, now_ns: u64) {
+    pub(crate) fn complete(&mut self, now_ns: u64, random: &mut Random) {
         let Some(kernel) = self.queue.pop_front() else { return };
         self.kernels_done += 1;
         self.done = kernel.marker.unwrap_or(self.done);
@@ -218,7 +226,11 @@ impl Process {
             State::Full => self.state = State::Running(now_ns),
             State::Synchronizing if self.queue.is_empty() => {
                 self.burst_done = 0;
-                self.state = State::Running(now_ns + self.program.pause_ns.max(LAUNCH_NS));
+                let pause_ns = match self.program.varies {
+                    true => random.between(0, 2 * self.program.pause_ns),
+                    false => self.program.pause_ns,
+                };
+                self.state = State::Running(now_ns + pause_ns.max(LAUNCH_NS));
             }
             _ => {}
         }

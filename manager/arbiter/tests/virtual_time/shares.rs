@@ -146,7 +146,7 @@ fn few_and_many_containers_have_equal_parts_of_every_second() {
             world.run_until(6 * SECOND);
             let second = (SECOND / SAMPLE_NS) as usize;
             let mean_bp = world.busy_bp(0) as i64 / count as i64;
-            // A second begins and ends within leases, of which each container has one in a cycle.
+            // A second begins and ends within leases. Each container has one in a cycle.
             let lease_ns = (timing::CYCLE_NS / count).clamp(timing::QUANTUM_MIN_NS, timing::QUANTUM_MAX_NS);
             let bound_bp = 50 + basis_points(lease_ns * (count - 1) / count, SECOND);
             for container in (0..count).map(ContainerId) {
@@ -290,7 +290,7 @@ fn an_idle_device_is_not_polled() {
     let mut world = World::new(1, 1);
     for number in 0..3 {
         world.add_container(0, ContainerId(number), capped(30));
-        let idle = Program { kernels_ns: vec![MS], burst: 1, pause_ns: 100 * SECOND };
+        let idle = Program { kernels_ns: vec![MS], burst: 1, pause_ns: 100 * SECOND, varies: false };
         world.start(0, ContainerId(number), idle);
     }
     world.run_until(SECOND);

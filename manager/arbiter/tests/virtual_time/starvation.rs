@@ -13,7 +13,7 @@ const BATCH_PERCENT: u32 = 80;
 
 /// Short work with pauses in between.
 fn light(pause_ns: u64) -> Program {
-    Program { kernels_ns: vec![100 * US], burst: 1, pause_ns }
+    Program { kernels_ns: vec![100 * US], burst: 1, pause_ns, varies: false }
 }
 
 /// Runs a container with a request of 20 % beside a busy one with a request of 80 %. It has a process with `program`

@@ -50,6 +50,8 @@ struct Device {
     polled_ns: u64,
     used_ns: u64,
     polls: u64,
+    /// The most gates that were open at a time.
+    most_open: usize,
 }
 
 pub(crate) struct World {
@@ -69,6 +71,7 @@ impl World {
             polled_ns: 0,
             used_ns: 0,
             polls: 0,
+            most_open: 0,
         };
         Self {
             now_ns: 0,
@@ -215,6 +218,11 @@ impl World {
         self.devices[device].polls
     }
 
+    /// The most gates of the device that were open at a time.
+    pub(crate) fn most_open(&self, device: usize) -> usize {
+        self.devices[device].most_open
+    }
+
     /// Runs the world in virtual time until `end_ns`.
     pub(crate) fn run_until(&mut self, end_ns: u64) {
         while self.now_ns < end_ns {
@@ -288,7 +296,7 @@ impl World {
             let Some(kernel) = process.queue.front_mut().filter(|_| pace > 0) else { continue };
             kernel.left_ns = kernel.left_ns.saturating_sub(elapsed_ns / pace);
             if kernel.left_ns == 0 {
-                process.complete(to_ns);
+                process.complete(to_ns, &mut self.random);
             }
         }
         for (device, _) in self.devices.iter_mut().zip(worked).filter(|(_, worked)| *worked) {
@@ -387,7 +395,7 @@ impl World {
             }
         }
         let open = device.records.values().filter(|record| record.gate.open).count();
-        assert!(open <= 1, "{open} gates are open");
+        device.most_open = device.most_open.max(open);
         for seen in observed {
             self.tell_siblings(number, seen.container);
         }
