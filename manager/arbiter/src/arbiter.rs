@@ -305,7 +305,10 @@ impl Arbiter {
         self.summon(first, now_ns);
         let is_recalled = self.containers.get(&first.container).is_some_and(Container::is_awaited_elsewhere);
         let keeps_out = |container: &Container| match container.phase {
-            Phase::Draining { closed_ns } => !(is_recalled && container.is_stuck(closed_ns, first, now_ns)),
+            Phase::Draining { closed_ns } => {
+                let is_stuck = is_recalled && container.is_stuck(closed_ns, first, now_ns);
+                !is_stuck && container.hands_over_ns(closed_ns).is_none_or(|at_ns| now_ns < at_ns)
+            }
             Phase::Overrunning { closed_ns } => {
                 overrun_keeps_out(container, closed_ns, first, rivals.same_priority, now_ns)
             }
@@ -512,6 +515,7 @@ fn drain_poll_in_ns(container: &Container, now_ns: u64) -> Option<u64> {
     let (Phase::Draining { closed_ns } | Phase::Overrunning { closed_ns }) = container.phase else {
         return None;
     };
-    let expected_ns = closed_ns.saturating_add(container.expected_drain_ns);
+    let drained_ns = closed_ns.saturating_add(container.expected_drain_ns);
+    let expected_ns = container.hands_over_ns(closed_ns).filter(|&at_ns| now_ns < at_ns).unwrap_or(drained_ns);
     Some((expected_ns.abs_diff(now_ns) / 8).clamp(DRAIN_POLL_NS, TICK_NS))
 }

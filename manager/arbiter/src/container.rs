@@ -5,8 +5,8 @@ use crate::charge::Span;
 use crate::gang::{GangState, Precedence, Siblings};
 use crate::pauses::Pauses;
 use crate::timing::{
-    BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS, OVERDUE_NS,
-    OVERRUN_MAX_NS, OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_URGENT_NS, WAKING_NS,
+    BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HANDOVER_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS,
+    OVERDUE_NS, OVERRUN_MAX_NS, OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_URGENT_NS, WAKING_NS,
 };
 use crate::usage::Usage;
 
@@ -106,6 +106,8 @@ pub(crate) struct Container {
     pub(crate) expected_lease_ns: u64,
     /// Expected time from the closing of its gate to the end of its work, from experience.
     pub(crate) expected_drain_ns: u64,
+    /// How far its drains have been from what was expected, as a mean that forgets.
+    drain_error_ns: u64,
     /// Charged time that is not paid yet.
     unpaid_ns: u64,
     /// How long the container held the lease between the last two polls and had no work.
@@ -174,6 +176,7 @@ impl Container {
             handed_back: false,
             expected_lease_ns: QUANTUM_URGENT_NS,
             expected_drain_ns: QUANTUM_URGENT_NS,
+            drain_error_ns: QUANTUM_URGENT_NS,
             unpaid_ns: 0,
             unused_ns: 0,
             lease_charged_ns: 0,
@@ -515,10 +518,20 @@ impl Container {
         self.pauses.learn_drain(self.drained_ns.saturating_sub(closed_ns));
         if self.drained_ns > closed_ns && !self.is_late(closed_ns) {
             let drain_ns = (self.drained_ns - closed_ns).min(EXPECTED_MAX_NS);
+            let error_ns = drain_ns.abs_diff(self.expected_drain_ns);
+            self.drain_error_ns = (self.drain_error_ns * 3 + error_ns) / 4;
             self.expected_drain_ns = (self.expected_drain_ns * 3 + drain_ns) / 4;
         }
         self.learn_lease();
         self.phase = Phase::Closed;
+    }
+
+    /// When the next gate may be opened although the container's work, whose gate was closed at `closed_ns`, is not done:
+    /// shortly before its end, so that the device is not empty until the next container's threads have woken up. `None`:
+    /// its end is not known well enough, or the container needs its devices together.
+    pub(crate) fn hands_over_ns(&self, closed_ns: u64) -> Option<u64> {
+        let is_known = self.siblings.is_none() && self.drain_error_ns <= HANDOVER_NS && !self.pauses.are_usual();
+        is_known.then(|| closed_ns.saturating_add(self.expected_drain_ns).saturating_sub(HANDOVER_NS))
     }
 
     /// Begins a new quantum without a switch.

@@ -10,7 +10,8 @@
 //! * A **lease** is the right to launch work now. One container holds it: its gate is open, and others are closed.
 //!   A lease lasts for a quantum ([`timing`]). It is renewed without a switch while no other container has the better
 //!   claim, and handed back early when its holder has nothing more to do.
-//! * After closing a gate the arbiter lets the work in flight **drain** before it opens the next one. Work that is
+//! * After closing a gate the arbiter lets the work in flight **drain** before it opens the next one. If it knows well
+//!   when the work ends, it opens the next gate a little earlier, so that the device does not stand empty. Work that is
 //!   still there after [`timing::OVERRUN_MAX_NS`] no longer keeps out a container that would go first, and after
 //!   [`timing::OVERRUN_LAST_NS`] no container at all: the next one is let in beside it. So a kernel that waits for a
 //!   peer on another device cannot hold up that peer for ever.
@@ -49,8 +50,8 @@
 //!
 //! * At most one container holds the lease. Only the gates of guests are open beside its gate. A guest is let in when
 //!   no work is on the device, and has to leave when its work has met that of others for [`timing::MEETING_MAX_NS`].
-//! * A gate is opened only when all other work is done, has overrun, or may wait for work that is launched then. A
-//!   container without processes has no lease.
+//! * A gate is opened only when all other work is done, has overrun, is known to end within [`timing::HANDOVER_NS`], or
+//!   may wait for work that is launched then. A container without processes has no lease.
 //! * Between two polls all containers together are charged at most the time between them, except for work that has
 //!   outlasted [`timing::OVERDUE_NS`]: its container pays for it, and the others do not pay less because of it.
 //! * A container that waits, is within its request and has budget is let in within finite time, whatever the priority

@@ -32,6 +32,9 @@ pub const IDLE_GRACE_NS: u64 = 2_000_000;
 /// does not count as withheld: short leases have more of it than long ones, and that would distort the shares.
 pub const WAKING_NS: u64 = 250_000;
 
+/// The next gate is opened this long before the work of the last lease is expected to be done, if that is well known.
+pub const HANDOVER_NS: u64 = 200_000;
+
 /// The minimum idle grace. The grace of a holder that did not come back within it is halved, down to this.
 pub const IDLE_GRACE_MIN_NS: u64 = 500_000;
 
