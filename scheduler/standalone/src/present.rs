@@ -21,10 +21,10 @@ const NODES_NAMED: usize = 3;
 /// A job for a user; `is_private`: without the parts that other users must not see.
 pub(crate) fn job(entry: &Entry, view: Option<&View>, is_private: bool) -> wire::Job {
     let job = &entry.job;
-    // All members ask for the same, so what keeps one from all nodes keeps the others, too. What it is tells what they
-    // ask for.
-    let no_such_node = (!is_private).then(OnceCell::new);
-    let tasks = entry.tasks.values().map(|of| task(entry, of, view, no_such_node.as_ref(), is_private));
+    // All members ask for the same, so what keeps one task from all nodes keeps the others, too. What it is tells what
+    // they ask for.
+    let why_never = (!is_private).then(OnceCell::new);
+    let tasks = entry.tasks.values().map(|of| task(entry, of, view, why_never.as_ref(), is_private));
     let tasks: Vec<wire::Task> = tasks.collect();
     let state = state(entry);
     let reason = tasks.iter().filter(|task| task.state() == state).map(|task| task.reason.clone());
@@ -80,7 +80,7 @@ fn task(
     entry: &Entry,
     task: &Task,
     view: Option<&View>,
-    no_such_node: Option<&OnceCell<Option<Reason>>>,
+    why_never: Option<&OnceCell<Option<Reason>>>,
     is_private: bool,
 ) -> wire::Task {
     let state = task_state(task);
@@ -88,7 +88,7 @@ fn task(
     let members = claims.map(|(rank, (_, of))| member(rank, of, task.state)).collect();
     let reason = match (state, task.state) {
         (wire::JobState::Pending, TaskState::Active) => {
-            let waits_for = view.and_then(|view| waits_for(view, task.claims(entry.job.id), no_such_node));
+            let waits_for = view.and_then(|view| waits_for(view, task.claims(entry.job.id), why_never));
             waits_for.unwrap_or_else(|| task.reason.clone())
         }
         // The reason may be a node's message that contains the command.
@@ -114,7 +114,7 @@ fn task(
 fn waits_for(
     view: &View,
     mut claims: impl Iterator<Item = ClaimName>,
-    no_such_node: Option<&OnceCell<Option<Reason>>>,
+    why_never: Option<&OnceCell<Option<Reason>>>,
 ) -> Option<String> {
     claims.find_map(|claim| {
         let uid = claim.to_string().into();
@@ -133,13 +133,13 @@ fn waits_for(
                 complaint.or_else(|| {
                     let (pending, cluster) = (view.pending(group)?, view.cluster());
                     let reason = pending.reason(cluster);
-                    let no_such_node = match (&reason, no_such_node) {
+                    let why_never = match (&reason, why_never) {
                         (Reason::NoRoom { .. }, Some(known)) => {
-                            known.get_or_init(|| pending.no_such_node(cluster)).as_ref()
+                            known.get_or_init(|| pending.why_never(cluster)).as_ref()
                         }
                         _ => None,
                     };
-                    Some(words(no_such_node.unwrap_or(&reason)))
+                    Some(words(why_never.unwrap_or(&reason)))
                 })
             }
         }

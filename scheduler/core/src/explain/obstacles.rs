@@ -76,8 +76,7 @@ fn blocked(trial: &mut Trial, unit: &Unit, room: Unplaceable, reasons: &mut Vec<
     };
     let cluster = trial.cluster();
     let request = cluster.claim(claim)?.request.clone();
-    let alike = unit.claims.iter().filter(|other| cluster.class_of(**other) == cluster.class_of(claim));
-    let alike = count(alike.count());
+    let alike = pending::alike(cluster, unit, claim);
     if let Some(topology) = topology(cluster, unit, claim, &request, alike, room) {
         reasons.push(topology);
     }

@@ -40,12 +40,14 @@ impl Pending {
         refused.into_iter().chain([found]).min_by_key(Reason::tier).unwrap_or(Reason::SearchExhausted)
     }
 
-    /// Why no node may take the group's next member, whatever is free there. `None`: a node may take it, or something
-    /// else is in the way. This looks at all nodes. The answer depends on nothing but them and the member's request.
+    /// Why the nodes cannot take the group's next members, whatever becomes free there: no node may take one, or none is
+    /// large enough. `None`: they can, or something else is in the way. This may look at all nodes. The answer depends
+    /// on nothing but them, the request of the member that finds no room, and how many members have the same request.
     #[must_use]
-    pub fn no_such_node(&self, cluster: &Cluster) -> Option<Reason> {
+    pub fn why_never(&self, cluster: &Cluster) -> Option<Reason> {
         let Obstacle::Unplaceable(Unplaceable::NoRoom { claim, .. }) = self.obstacle else { return None };
-        room::no_such_node(cluster, &cluster.claim(claim)?.request)
+        let unit = Unit::next(cluster, self.group).ok().flatten()?;
+        room::why_never(cluster, &cluster.claim(claim)?.request, alike(cluster, &unit, claim))
     }
 }
 
@@ -56,6 +58,12 @@ fn is_counted(cluster: &Cluster, unit: &Unit) -> bool {
     let first = classes.next();
     let is_evicted = |claim: &ClaimId| cluster.displaced(*claim).is_some_and(|of| of.at_ms == cluster.now_ms());
     classes.all(|class| Some(class) == first) && !unit.claims.iter().any(is_evicted)
+}
+
+/// How many members of a unit ask for the same as `member`, with it.
+pub(crate) fn alike(cluster: &Cluster, unit: &Unit, member: ClaimId) -> u32 {
+    let alike = unit.claims.iter().filter(|other| cluster.class_of(**other) == cluster.class_of(member));
+    u32::try_from(alike.count()).unwrap_or(u32::MAX)
 }
 
 /// Why no claim makes way for a unit; `None` if there is no claim that could.

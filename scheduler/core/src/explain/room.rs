@@ -16,25 +16,10 @@ use crate::vocabulary::request::Request;
 /// Why there is no room for one more task. `fitting` of `wanted` members have found room and are placed in `cluster`.
 /// `alike` members have the same request as the one that has not.
 pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting: u32, alike: u32) -> Reason {
-    if let Some(reason) = no_such_node(cluster, request) {
+    if let Some(reason) = why_never(cluster, request, alike) {
         return reason;
     }
-    let open: Vec<(NodeId, &Node)> = cluster.nodes().filter(|(_, node)| admits(node.spec(), request).is_ok()).collect();
-    let mut largest: u32 = 0;
-    for (_, node) in &open {
-        largest = largest.saturating_add(room(&node.at_best(), request));
-        if largest >= alike {
-            break;
-        }
-    }
-    if largest < alike {
-        let empty: Vec<Node> = match largest {
-            0 => open.iter().map(|(_, node)| node.at_best()).collect(),
-            _ => Vec::new(),
-        };
-        let (nodes, nearest) = shortages(empty.iter(), request, None);
-        return Reason::TooLarge { wanted: alike, fitting: largest, nodes, nearest };
-    }
+    let open: Vec<(NodeId, &Node)> = open_nodes(cluster, request).collect();
     let rules = PeerRules::of(cluster, request);
     let rules = rules.as_ref();
     let is_open = |node: &Node| rules.is_none_or(|rules| rules.admit(node.spec()));
@@ -47,10 +32,29 @@ pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting
     Reason::NoRoom { wanted, fitting, nodes, nearest }
 }
 
-/// Why no node may take a task, whatever is free there; `None`: one may.
-pub(crate) fn no_such_node(cluster: &Cluster, request: &Request) -> Option<Reason> {
-    let is_open = cluster.nodes().any(|(_, node)| admits(node.spec(), request).is_ok());
-    (!is_open).then(|| Reason::NoSuchNode { nodes: count(cluster.nodes()), excluded: excluded(cluster, request) })
+/// Why the nodes cannot take `wanted` tasks with one request, whatever is free there; `None`: they can.
+pub(crate) fn why_never(cluster: &Cluster, request: &Request, wanted: u32) -> Option<Reason> {
+    if open_nodes(cluster, request).next().is_none() {
+        return Some(Reason::NoSuchNode { nodes: count(cluster.nodes()), excluded: excluded(cluster, request) });
+    }
+    let mut fitting: u32 = 0;
+    for (_, node) in open_nodes(cluster, request) {
+        fitting = fitting.saturating_add(room(&node.at_best(), request));
+        if fitting >= wanted {
+            return None;
+        }
+    }
+    let empty: Vec<Node> = match fitting {
+        0 => open_nodes(cluster, request).map(|(_, node)| node.at_best()).collect(),
+        _ => Vec::new(),
+    };
+    let (nodes, nearest) = shortages(empty.iter(), request, None);
+    Some(Reason::TooLarge { wanted, fitting, nodes, nearest })
+}
+
+/// The nodes that may take a task, whatever is free there.
+fn open_nodes<'a>(cluster: &'a Cluster, request: &'a Request) -> impl Iterator<Item = (NodeId, &'a Node)> {
+    cluster.nodes().filter(|(_, node)| admits(node.spec(), request).is_ok())
 }
 
 /// The obstacles that keep a task from nodes, and the number of nodes for each.

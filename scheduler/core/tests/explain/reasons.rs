@@ -336,16 +336,37 @@ fn what_no_node_may_take_is_known_without_an_explanation() {
     request.constraints.models.insert("B".into());
     let waits = setting.add("waits", request);
     let plan = setting.cycle();
-    let known = plan.pending[0].no_such_node(&setting.cluster);
+    let known = plan.pending[0].why_never(&setting.cluster);
     assert_eq!(known, Some(setting.reason(waits).0));
     setting.add("more", whole(3));
     let plan = setting.cycle();
-    let of_more = plan.pending.iter().filter(|pending| pending.no_such_node(&setting.cluster).is_none());
+    let of_more = plan.pending.iter().filter(|pending| pending.why_never(&setting.cluster).is_none());
     assert_eq!(of_more.count(), 0, "no node has three devices either");
-    setting.add("too-much", Request { cpu: MilliCpu::new(1_000_000), ..whole(1) });
+}
+
+#[test]
+fn what_no_node_is_large_enough_for_is_known_without_an_explanation() {
+    let mut setting = Setting::with_nodes(2, 1);
+    let large = setting.add("large", Request { cpu: MilliCpu::new(1_000_000), ..whole(1) });
     let plan = setting.cycle();
-    let of_much = plan.pending.iter().filter(|pending| pending.no_such_node(&setting.cluster).is_none());
-    assert_eq!(of_much.count(), 1, "only its size is in its way");
+    let known = plan.pending[0].why_never(&setting.cluster);
+    assert!(matches!(known, Some(Reason::TooLarge { wanted: 1, fitting: 0, .. })), "{known:?}");
+    assert_eq!(known, Some(setting.reason(large).0));
+
+    let mut setting = Setting::with_nodes(2, 1);
+    let gang = PodGroup { name: "gang".into(), min_members: 3, ..PodGroup::default() };
+    let (_, members) = setting.add_group(gang, 3, &whole(1));
+    let plan = setting.cycle();
+    let known = plan.pending[0].why_never(&setting.cluster);
+    assert!(matches!(known, Some(Reason::TooLarge { wanted: 3, fitting: 2, .. })), "{known:?}");
+    assert_eq!(known, Some(setting.reason(members[0]).0));
+
+    // A device that is in use becomes free at some time.
+    let mut setting = Setting::with_nodes(1, 1);
+    setting.add("first", whole(1));
+    setting.add("second", whole(1));
+    let plan = setting.cycle();
+    assert_eq!((plan.pending.len(), plan.pending[0].why_never(&setting.cluster)), (1, None));
 }
 
 #[test]

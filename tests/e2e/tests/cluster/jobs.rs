@@ -124,6 +124,15 @@ fn a_job_that_waits_says_why() {
             .filter(|explained| explained.reasons.iter().any(|why| why.contains("device")))
     });
     println!("{explained:?}");
+    // Jobs that only have to wait differ from those that would wait for ever.
+    let too_large = cluster.submit(JobSpec { gpu_memory_bytes: 1 << 50, ..endless() });
+    let reason_has = |id, words: &str| {
+        aliquot_harness::wait::until_true(words, || {
+            cluster.client().job(id).is_ok_and(|job| job.reason.contains(words))
+        });
+    };
+    reason_has(second, "no node has room now");
+    reason_has(too_large, "no node is large enough");
     cluster.client().cancel(first).expect("it can be cancelled");
     cluster.wait_for(second, JobState::Running);
 }
