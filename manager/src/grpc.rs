@@ -26,6 +26,8 @@ use status::{internal, no_such_slice};
 /// The shortest interval of a usage stream.
 const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(100);
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+/// No stream lives for longer than this. A clock cannot count as far as a request's interval can reach.
+const WATCH_INTERVAL_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Events buffered for the reader of a stream.
 const EVENTS_AHEAD: usize = 64;
 /// Operations that run at the same time, at most: each has a thread.
@@ -68,10 +70,17 @@ impl Service {
     }
 }
 
-/// A duration in a request; `None` if it is not set.
-fn span(duration: Option<prost_types::Duration>) -> Result<Option<Duration>, Status> {
-    let read = |duration| Duration::try_from(duration);
-    duration.map(read).transpose().map_err(|_| Status::invalid_argument("since must not be negative"))
+/// The duration `name` of a request; `None` if it is not set. The library's own conversion overflows with the least
+/// number of seconds.
+fn span(name: &str, duration: Option<prost_types::Duration>) -> Result<Option<Duration>, Status> {
+    let Some(duration) = duration.map(|duration| duration.normalized()) else { return Ok(None) };
+    match (u64::try_from(duration.seconds), u32::try_from(duration.nanos)) {
+        (Ok(seconds), Ok(nanos)) => Ok(Some(Duration::new(seconds, nanos))),
+        _ => {
+            let prost_types::Duration { seconds, nanos } = duration;
+            Err(Status::invalid_argument(format!("{name} must not be negative: it is {seconds} s and {nanos} ns")))
+        }
+    }
 }
 
 fn all_known(manager: &Manager, names: &[String]) -> Result<(), Status> {
@@ -183,7 +192,7 @@ impl NodeManager for Service {
         request: Request<proto::GetUsageHistoryRequest>,
     ) -> Result<Response<proto::GetUsageHistoryResponse>, Status> {
         let proto::GetUsageHistoryRequest { slices: names, since, points_max } = request.into_inner();
-        let since = span(since)?;
+        let since = span("since", since)?;
         let points_max = if points_max == 0 { usize::MAX } else { points_max as usize };
         let history = move |manager: &Manager| {
             let (slices, inventory) = (at_work(manager, &names)?, manager.devices().known().inventory);
@@ -198,7 +207,7 @@ impl NodeManager for Service {
         &self,
         request: Request<proto::ListEventsRequest>,
     ) -> Result<Response<proto::ListEventsResponse>, Status> {
-        let since = span(request.into_inner().since)?;
+        let since = span("since", request.into_inner().since)?;
         let list = move |manager: &Manager| {
             let events = manager.events();
             let first = since.map_or(0, |since| events.last_before(since));
@@ -215,7 +224,7 @@ impl NodeManager for Service {
         request: Request<proto::WatchEventsRequest>,
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
         let proto::WatchEventsRequest { since, after_sequence } = request.into_inner();
-        let since = span(since)?;
+        let since = span("since", since)?;
         let events = Arc::clone(self.manager.events());
         let mut told = match after_sequence {
             0 => since.map_or(0, |since| events.last_before(since)),
@@ -250,14 +259,11 @@ impl NodeManager for Service {
         request: Request<proto::WatchUsageRequest>,
     ) -> Result<Response<Self::WatchUsageStream>, Status> {
         let proto::WatchUsageRequest { slices: names, interval } = request.into_inner();
-        let interval = match interval {
-            None => WATCH_INTERVAL_DEFAULT,
-            Some(interval) => Duration::try_from(interval)
-                .ok()
-                .filter(|interval| *interval >= WATCH_INTERVAL_MIN)
-                .ok_or_else(|| Status::invalid_argument("the interval must be at least 100 ms"))?,
-        };
-        let mut ticks = tokio::time::interval(interval);
+        let interval = span("interval", interval)?.unwrap_or(WATCH_INTERVAL_DEFAULT);
+        if interval < WATCH_INTERVAL_MIN {
+            return Err(Status::invalid_argument(format!("interval must be at least 100 ms: it is {interval:?}")));
+        }
+        let mut ticks = tokio::time::interval(interval.min(WATCH_INTERVAL_MAX));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (service, mut ending) = (self.clone(), self.ending.clone());
         let (updates, stream) = mpsc::channel(1);

@@ -172,6 +172,32 @@ fn a_slice_in_use_is_removed_by_force_only() {
 }
 
 #[test]
+fn durations_out_of_range_are_refused_and_harm_nobody() {
+    let node = Node::start();
+    let below_zero = [(i64::MIN, 0), (i64::MIN, i32::MIN), (-1, 0), (0, -1), (0, i32::MIN), (1, -1_500_000_000)];
+    for (seconds, nanos) in below_zero {
+        let interval = Some(prost_types::Duration { seconds, nanos });
+        let watch = proto::WatchUsageRequest { slices: vec![], interval };
+        refused(
+            node.runtime.block_on(node.client().watch_usage(watch)),
+            Code::InvalidArgument,
+            "interval must not be negative",
+        );
+        let list = proto::ListEventsRequest { since: interval };
+        refused(node.runtime.block_on(node.client().list_events(list)), Code::InvalidArgument, "since must not be");
+    }
+    for (seconds, nanos) in [(i64::MAX, i32::MAX), (i64::MAX, 0), (1 << 40, 5)] {
+        let interval = Some(prost_types::Duration { seconds, nanos });
+        let watch = proto::WatchUsageRequest { slices: vec![], interval };
+        node.runtime.block_on(async {
+            let mut updates = node.client().watch_usage(watch).await.unwrap().into_inner();
+            updates.next().await.unwrap().unwrap();
+        });
+        node.runtime.block_on(node.client().list_events(proto::ListEventsRequest { since: interval })).unwrap();
+    }
+}
+
+#[test]
 fn usage_is_streamed_until_the_caller_stops() {
     let node = Node::start();
     node.create("a", vec![part(30, GIB)]).unwrap();
