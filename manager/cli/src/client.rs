@@ -40,10 +40,11 @@ const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// An async runtime for a command that talks to a daemon.
 pub(crate) fn runtime() -> Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("cannot set up a connection: {error}")))
+    let failed = |error: io::Error| Failure::new(format!("cannot set up a connection: {error}"));
+    // The runtime opens five descriptors. For some of them it panics where there are no more.
+    let pairs: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
+    drop(pairs.map_err(failed)?);
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)
 }
 
 /// Why a daemon cannot be reached.

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind};
 
@@ -39,6 +39,23 @@ fn quantities_that_make_no_sense() {
         assert!(text.contains(&words), "{core} {memory}: {text}");
         assert_eq!(refused(&[&["run"][..], &what, &["--", "true"]].concat()).0, Some(125), "{core} {memory}");
     }
+}
+
+#[test]
+fn too_few_descriptors_are_said_to_be_too_few() {
+    let mut said = 0;
+    for limit in 4..=12 {
+        let program = aliquot(["--socket", "/nonexistent/manager.sock", "ps"]);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")]);
+        limited.arg(program.get_program()).args(program.get_args());
+        let refused = output(&mut limited);
+        let text = stderr(&refused);
+        assert_eq!(refused.status.code(), Some(1), "{limit} descriptors: {text}");
+        assert!(text.starts_with("error: "), "{limit} descriptors: {text}");
+        said += u32::from(text.contains("Too many open files"));
+    }
+    assert!(said > 0, "the limits are too high to matter");
 }
 
 #[test]
