@@ -52,6 +52,7 @@ impl Part {
     }
 
     /// One of the driver's figures about the device's graph memory, in bytes.
+    #[inline(never)]
     fn graph_attribute(&self, attribute: c_uint) -> Option<u64> {
         let (get, mut bytes) = (real!(cuDeviceGetGraphMemAttribute)?, 0_u64);
         let ordinal = self.process.ordinal_of(self.index)?;
@@ -70,24 +71,32 @@ impl Part {
     /// still have it in use for the same graph. `false` if the limit forbids the request.
     fn begin_graph(&self, bytes: u64, has_run: bool) -> bool {
         let Some(memory) = self.graph_memory() else { return true };
-        let begin =
-            |ahead_bytes, limit_bytes| memory.reserve.begin_request(self.process, self.index, ahead_bytes, limit_bytes);
-        let begin_with_missing = |limit_bytes| {
+        let expected = memory.reserve.expect(bytes);
+        let begin = |ahead_bytes: &dyn Fn() -> u64, limit_bytes| {
+            memory.reserve.begin_request(self.process, self.index, ahead_bytes, limit_bytes)
+        };
+        let missing = || {
+            let taken = expected.taken_by_others();
             let reserved = self.graph_attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0);
             let used = self.graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).unwrap_or(reserved);
-            begin(missing_bytes(bytes, reserved, used), limit_bytes)
+            missing_bytes(bytes, reserved, used.saturating_add(taken))
         };
+        let begin_with_missing = |limit_bytes| begin(&missing, limit_bytes);
         let begun = begin_with_missing(self.memory_limit_bytes_until_look())
             || pools::try_again(self.process, self.index, PIECE_BYTES, &begin_with_missing)
-            || (has_run && begin(0, self.memory_limit_bytes()));
-        if !begun {
+            || (has_run && begin(&|| 0, self.memory_limit_bytes()));
+        if begun {
+            // It has arrived in `end_graph`.
+            core::mem::forget(expected);
+        } else {
             self.process.count_refusal(self.index);
         }
         begun
     }
 
-    fn end_graph(&self) {
+    fn end_graph(&self, bytes: u64) {
         if let Some(memory) = self.graph_memory() {
+            memory.reserve.has_arrived(bytes);
             memory.reserve.end_request();
             self.settle_graph_memory();
         }
@@ -205,8 +214,8 @@ fn with_memory(
     let requests = || process.all_parts().zip(needs).zip(has_run).filter(|((_, bytes), _)| **bytes > 0);
     let begun = requests().take_while(|((part, bytes), has_run)| part.begin_graph(**bytes, **has_run)).count();
     let result = if begun == requests().count() { call.make() } else { CUresult::OUT_OF_MEMORY };
-    for ((part, _), _) in requests().take(begun) {
-        part.end_graph();
+    for ((part, bytes), _) in requests().take(begun) {
+        part.end_graph(*bytes);
     }
     result
 }

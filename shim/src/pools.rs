@@ -18,7 +18,7 @@ use crate::markers::outside_capture;
 use crate::memory::{self, Payer, charged};
 use crate::process::{Process, ordinal_of_stream};
 use crate::radix::Radix;
-use crate::reserve::{Reserve, Settled, Settler};
+use crate::reserve::{Expected, Reserve, Settled, Settler};
 use crate::sys;
 use crate::vmm::payer_at;
 use aliquot_abi::cuda::{
@@ -87,6 +87,7 @@ impl Pool {
     }
 
     /// One of the driver's figures about the pool, in bytes.
+    #[inline(never)]
     fn attribute(&self, attribute: c_uint) -> Option<u64> {
         let get = real!(cuMemPoolGetAttribute)?;
         self.with_handle(|handle| {
@@ -96,26 +97,39 @@ impl Pool {
         })
     }
 
-    /// Begins a request for `bytes`: charges the memory that the pool must take from the device for it. `false` if the
+    /// Begins a request for `bytes`: charges the memory that the pool must take from the device for it. `None` if the
     /// limit forbids it.
-    fn begin_request(&self, process: &'static Process, account: usize, bytes: u64) -> bool {
-        let begin = |used, limit_bytes| {
-            let reserved = self.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0);
-            let ahead_bytes = missing_bytes(bytes, reserved, used);
-            self.reserve.begin_request(process, account, ahead_bytes, limit_bytes)
+    fn begin_request(&self, process: &'static Process, account: usize, bytes: u64) -> Option<Expected<'_>> {
+        let expected = self.reserve.expect(bytes);
+        let begin = |used_bytes: &dyn Fn() -> u64, limit_bytes| {
+            let ahead_bytes = || {
+                let taken = expected.taken_by_others();
+                let used = used_bytes().saturating_add(taken);
+                let reserved = self.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0);
+                missing_bytes(bytes, reserved, used)
+            };
+            self.reserve.begin_request(process, account, &ahead_bytes, limit_bytes)
         };
         let used_bytes = || self.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap_or(u64::MAX);
-        if begin(used_bytes(), process.limit_bytes_until_look(account))
-            || try_again(process, account, PIECE_BYTES, &|limit_bytes| begin(used_bytes(), limit_bytes))
+        if begin(&used_bytes, process.limit_bytes_until_look(account))
+            || try_again(process, account, PIECE_BYTES, &|limit_bytes| begin(&used_bytes, limit_bytes))
         {
-            return true;
+            return Some(expected);
         }
         // Memory whose free has been queued in a stream, but is not done yet, is free for later requests in this
         // stream. The driver uses it before it takes more; if it does take more, settling finds out afterwards. If such
         // memory were not counted as free, a program that frees and allocates again without a synchronisation would be
         // refused at half its limit.
-        let live = self.live_bytes.load(Ordering::Relaxed);
-        live < used_bytes() && begin(live, process.limit_bytes(account))
+        let live_bytes = || self.live_bytes.load(Ordering::Relaxed);
+        (live_bytes() < used_bytes() && begin(&live_bytes, process.limit_bytes(account))).then_some(expected)
+    }
+
+    /// Memory that an allocation had is not in use any more.
+    #[inline(never)]
+    fn lives_less(&self, bytes: u64) {
+        // Saturating: a free in a stream capture is not seen here.
+        let less = |live: u64| Some(live.saturating_sub(bytes));
+        let _ = self.live_bytes.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
     }
 
     fn settle(&self, process: &'static Process, settler: Settler) -> Settled {
@@ -149,6 +163,7 @@ impl Pool {
 
 /// The bytes that a pool takes from the device for a request of `bytes`, if it has `reserved` bytes of which `used` are
 /// in use.
+#[inline(never)]
 pub(crate) fn missing_bytes(bytes: u64, reserved: u64, used: u64) -> u64 {
     let missing = bytes.saturating_sub(reserved.saturating_sub(used));
     missing.saturating_add(PIECE_BYTES - 1) & !(PIECE_BYTES - 1)
@@ -242,11 +257,15 @@ fn allocate(
         return charged(Payer::of_thread(), bytes, call, &|| Key::Address(unsafe { *address }));
     };
     let Some(account) = pool.account() else { return CUresult::OUT_OF_MEMORY };
-    if !pool.begin_request(process, account, bytes) {
+    let Some(expected) = pool.begin_request(process, account, bytes) else {
         process.count_refusal(account);
         return CUresult::OUT_OF_MEMORY;
-    }
+    };
     let result = call.make();
+    if result.is_ok() {
+        pool.live_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+    drop(expected);
     let settle = |limit_bytes| pool.settle(process, Settler::Request { limit_bytes });
     let mut settled = settle(process.limit_bytes_until_look(account));
     if settled == Settled::OverLimit
@@ -261,6 +280,7 @@ fn allocate(
             // SAFETY: the memory was allocated in this stream just now, and the host does not know it yet.
             let _ = unsafe { free(*address, stream) };
         }
+        pool.lives_less(bytes);
         process.pools.watched.store(1, Ordering::Release);
         pool.trim(process);
         pool.reserve.end_request();
@@ -273,8 +293,8 @@ fn allocate(
         pool.settle(process, Settler::Observer);
     }
     // SAFETY: read only after a success, when the driver has written it.
-    if result.is_ok() && (Pooled { pool: number, bytes }).remember(unsafe { *address }) {
-        pool.live_bytes.fetch_add(bytes, Ordering::AcqRel);
+    if result.is_ok() && !(Pooled { pool: number, bytes }).remember(unsafe { *address }) {
+        pool.lives_less(bytes);
     }
     result
 }
@@ -297,9 +317,7 @@ pub(crate) fn freed(key: Key, call: &dyn Call<CUresult>) -> CUresult {
 pub(crate) fn gone(pooled: Pooled) {
     let Some(process) = Process::attached() else { return };
     let Some(pool) = process.pools.pools.get(usize::from(pooled.pool)) else { return };
-    // Saturating: a free in a stream capture is not seen here.
-    let less = |live: u64| Some(live.saturating_sub(pooled.bytes));
-    let _ = pool.live_bytes.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+    pool.lives_less(pooled.bytes);
     process.pools.watched.store(1, Ordering::Release);
 }
 

@@ -15,6 +15,7 @@ use crate::allocations::Charge;
 use crate::call::Call;
 use crate::process::Process;
 use aliquot_abi::ledger::{self, BYTES_MASK};
+use aliquot_abi::region::Account;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The charge for one reserve. All zero: nothing is charged.
@@ -24,6 +25,33 @@ pub(crate) struct Reserve {
     charged: AtomicU64,
     /// Number of requests under way that can make the reserve grow.
     requests: AtomicU32,
+    /// Bytes of the requests whose memory the driver's figures may not show yet.
+    expected_bytes: AtomicU64,
+}
+
+/// The bytes of a request whose memory the driver's figures may not show yet.
+pub(crate) struct Expected<'a> {
+    reserve: &'a Reserve,
+    bytes: u64,
+    /// The bytes of the requests before it.
+    earlier_bytes: u64,
+}
+
+impl Expected<'_> {
+    /// The most that earlier requests may still take of what the reserve has and does not use: what is there for one
+    /// request is not there for another. To be read before the driver's figures, so that memory which arrives
+    /// meanwhile counts twice, and not never.
+    #[inline(never)]
+    pub(crate) fn taken_by_others(&self) -> u64 {
+        let all = self.reserve.expected_bytes.load(Ordering::Acquire);
+        self.earlier_bytes.min(all.saturating_sub(self.bytes))
+    }
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        self.reserve.has_arrived(self.bytes);
+    }
 }
 
 const CHANGE: u64 = 1 << 48;
@@ -55,27 +83,48 @@ impl Reserve {
         self.charged.load(Ordering::Relaxed) & BYTES_MASK
     }
 
-    /// Charges `ahead_bytes` for a request whose driver call follows. `false` if the limit forbids it; otherwise the
-    /// request is under way until [`Reserve::end_request`].
+    /// Announces a request for `bytes`, before it looks at the driver's figures.
+    pub(crate) fn expect(&self, bytes: u64) -> Expected<'_> {
+        let earlier_bytes = self.expected_bytes.fetch_add(bytes, Ordering::AcqRel);
+        Expected { reserve: self, bytes, earlier_bytes }
+    }
+
+    /// To be called for an [expected](Self::expect) request when the driver's figures show its memory, or it gets none.
+    pub(crate) fn has_arrived(&self, bytes: u64) {
+        self.expected_bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Charges what `ahead_bytes` says for a request whose driver call follows. `false` if the limit forbids it;
+    /// otherwise the request is under way until [`Reserve::end_request`]. `ahead_bytes` reads the driver's figures. It is
+    /// called again if another thread has changed the charge meanwhile: then the figures may be of before.
     #[inline(never)]
     pub(crate) fn begin_request(
         &self,
         process: &'static Process,
         account: usize,
-        ahead_bytes: u64,
+        ahead_bytes: &dyn Fn() -> u64,
         limit_bytes: u64,
     ) -> bool {
         let Some((books, part)) = process.books(account) else { return false };
-        if ahead_bytes > 0 && ledger::reserve(books, part, ahead_bytes, limit_bytes).is_err() {
-            return false;
+        loop {
+            let before = self.charged.load(Ordering::Acquire);
+            let ahead_bytes = ahead_bytes();
+            if !reserve(books, part, ahead_bytes, limit_bytes) {
+                return false;
+            }
+            // Counted before the charge grows: `settle` reads the two in the opposite order.
+            self.requests.fetch_add(1, Ordering::AcqRel);
+            let after = before.wrapping_add(CHANGE + ahead_bytes);
+            if self.charged.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return true;
+            }
+            self.requests.fetch_sub(1, Ordering::AcqRel);
+            Charge { account, bytes: ahead_bytes }.refund();
         }
-        // Counted before the charge grows: `settle` reads the two in the opposite order.
-        self.requests.fetch_add(1, Ordering::AcqRel);
-        self.charged.fetch_add(CHANGE + ahead_bytes, Ordering::AcqRel);
-        true
     }
 
     /// To be called when the request is over, whether it succeeded or not.
+    #[inline(never)]
     pub(crate) fn end_request(&self) {
         self.charged.fetch_add(CHANGE, Ordering::AcqRel);
         self.requests.fetch_sub(1, Ordering::AcqRel);
@@ -114,17 +163,23 @@ impl Reserve {
                     continue;
                 }
                 let more = reserved - charged;
-                if ledger::reserve(books, part, more, limit_bytes).is_err() {
+                if !reserve(books, part, more, limit_bytes) {
                     return Settled::OverLimit;
                 }
                 if replace() {
                     return settled;
                 }
-                ledger::release(books, part, more);
+                Charge { account, bytes: more }.refund();
             } else if replace() {
                 Charge { account, bytes: charged - reserved }.refund();
                 return settled;
             }
         }
     }
+}
+
+/// As [`ledger::reserve`], but not inlined: here the time of a call does not matter.
+#[inline(never)]
+fn reserve(books: &Account, part: &AtomicU64, bytes: u64, limit_bytes: u64) -> bool {
+    ledger::reserve(books, part, bytes, limit_bytes).is_ok()
 }

@@ -1,6 +1,6 @@
 /*
  * Threads allocate memory from two pools and free it, each in its own stream, with as much of the device as they can
- * get. With an argument, they free it at once, not in stream order.
+ * get. With "at once" they free it at once, not in stream order; with "one stream" all do everything in one stream.
  */
 #include "program.h"
 
@@ -12,15 +12,16 @@
 
 static CUcontext context;
 static CUmemoryPool pools[2];
-static int granted[THREADS], refused[THREADS], at_once;
+static int granted[THREADS], refused[THREADS], at_once, one_stream;
 
 static void *take_and_give_back(void *argument) {
     int number = (int)(intptr_t)argument;
     uint64_t state = (uint64_t)number * 2 + 1;
     CUdeviceptr pieces[PIECES] = {0};
-    CUstream stream;
+    CUstream stream = NULL;
     REQUIRE(cuCtxSetCurrent(context));
-    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (!one_stream)
+        REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (int step = 0; step < STEPS; step++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         unsigned random = (unsigned)(state >> 33), which = random % PIECES;
@@ -46,8 +47,8 @@ static void *take_and_give_back(void *argument) {
 }
 
 int main(int argc, char **argv) {
-    (void)argv;
-    at_once = argc > 1;
+    at_once = argc > 1 && strcmp(argv[1], "at once") == 0;
+    one_stream = argc > 1 && strcmp(argv[1], "one stream") == 0;
     pthread_t threads[THREADS];
     CUmemPoolProps properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     uint64_t threshold = 4 * MIB;

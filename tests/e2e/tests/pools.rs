@@ -1,6 +1,7 @@
 //! Stream-ordered memory pools are charged with all memory that they reserve.
 
 use std::sync::atomic::Ordering;
+use std::thread;
 
 use aliquot_harness::{FrontDriver, HostProgram, MIB, Process, Region, SimulatedGpu, like_a_device_of, run};
 
@@ -33,12 +34,12 @@ fn a_pool_that_takes_large_pieces_fits_in_what_is_left() {
 /// Pools grow in small steps, so that many pieces fit.
 const RACED: &str = "mode = 'instant'\npool_chunk = '2MiB'\n";
 
-/// Several processes with several threads each allocate and free at the same time, more than the limit allows.
+/// Processes with several threads each allocate and free at the same time, more than the limit allows.
 #[track_caller]
-fn race(gpu: &SimulatedGpu, region: &Region, arguments: &[&str]) {
+fn race(gpu: &SimulatedGpu, region: &Region, processes: usize, arguments: &[&str]) {
     let program = HostProgram::linked(gpu, "pool_threads");
     let racers: Vec<Process> =
-        (0..3).map(|_| Process::start(region.preload_into(program.on(gpu).args(arguments)))).collect();
+        (0..processes).map(|_| Process::start(region.preload_into(program.on(gpu).args(arguments)))).collect();
     let (mut granted, mut refused) = (0, 0);
     for racer in racers {
         let said = racer.wait().success().stdout;
@@ -54,7 +55,7 @@ fn race(gpu: &SimulatedGpu, region: &Region, arguments: &[&str]) {
 #[test]
 fn threads_and_processes_that_race_leave_the_books_right() {
     let gpu = SimulatedGpu::with(RACED);
-    race(&gpu, &Region::new(&gpu, 32 * MIB), &[]);
+    race(&gpu, &Region::new(&gpu, 32 * MIB), 3, &[]);
 }
 
 /// If no stream can reuse memory that another stream is about to free, the limit holds at every moment.
@@ -63,8 +64,30 @@ fn threads_and_processes_that_race_never_pass_the_limit() {
     let gpu = SimulatedGpu::with(RACED);
     let limit = 32 * MIB;
     let region = Region::new(&gpu, limit);
-    race(&gpu, &region, &["at once"]);
+    race(&gpu, &region, 3, &["at once"]);
     assert!(region.peak_bytes(0) <= limit, "the ledger saw {} bytes above the limit", region.peak_bytes(0) - limit);
+}
+
+/// What one thread's request finds unused in a pool is not there for another thread's request at the same time. With
+/// several processes, the sum of what each holds could mix different moments.
+#[test]
+fn the_device_holds_no_more_than_the_limit_while_threads_race() {
+    let gpu = SimulatedGpu::with(&format!("{RACED}context_memory = '0MiB'\n"));
+    let limit = 32 * MIB;
+    let region = Region::new(&gpu, limit);
+    let machine = gpu.machine();
+    for _ in 0..8 {
+        let most = thread::scope(|scope| {
+            let racers = scope.spawn(|| race(&gpu, &region, 1, &["one stream"]));
+            let mut most = 0;
+            while !racers.is_finished() {
+                most = machine.device_use(0).memory_bytes.max(most);
+            }
+            racers.join().unwrap();
+            most
+        });
+        assert!(most <= limit, "the device held {} bytes above the limit", most - limit);
+    }
 }
 
 #[test]
