@@ -36,7 +36,9 @@ const USE: &str = "use off, error, warn, info, debug, trace, or a filter such as
 /// The level is invalid.
 pub(crate) fn start(config: &Config) -> Result<(), LogLevelError> {
     let filter = filter(&config.log_level)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // The log may be a pipe whose reader is gone, or a file on a full disk. The library would report that to standard
+    // error, too, and panic when it cannot.
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
     // An error means that this process logs already; then the existing logger stays.
     let _ = match config.log_format {
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).try_init(),

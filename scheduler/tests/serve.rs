@@ -1,7 +1,10 @@
-//! What `aliquot-scheduler serve` reads from its configuration file before it starts.
+//! What `aliquot-scheduler serve` does when it starts.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::process::{self, Command};
+use std::thread;
+use std::time::Duration;
 
 #[test]
 fn a_wrong_key_is_named_with_its_file_and_value() {
@@ -27,4 +30,24 @@ fn a_wrong_key_is_named_with_its_file_and_value() {
     let why = refused("log_level = 'a=b'\npolicy = 'spread'", &["--log-level=off"]);
     assert!(why.contains("/dev/null/state") && !why.contains("log_level"), "{why}");
     fs::remove_file(&file).expect("the temporary folder can be written");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    let dir = std::env::temp_dir().join(format!("aliquot-scheduler-log-{}", process::id()));
+    fs::create_dir(&dir).expect("the temporary folder can be written");
+    fs::write(dir.join("scheduler.toml"), "listen = '127.0.0.1:0'\n").expect("the folder can be written");
+    let full = || fs::File::options().write(true).open("/dev/full").expect("the kernel has it");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot-scheduler"));
+    command.arg("serve").arg("--config").arg(dir.join("scheduler.toml"));
+    command.arg("--state-dir").arg(dir.join("state")).arg("--socket").arg(dir.join("scheduler.sock"));
+    let mut scheduler = command.stdout(full()).stderr(full()).spawn().expect("the program runs");
+    while UnixStream::connect(dir.join("scheduler.sock")).is_err() {
+        let ended = scheduler.try_wait().expect("it can be asked");
+        assert_eq!(ended, None, "the scheduler has ended");
+        thread::sleep(Duration::from_millis(10));
+    }
+    scheduler.kill().expect("it runs");
+    scheduler.wait().expect("it has ended");
+    fs::remove_dir_all(&dir).expect("the folder can be removed");
 }

@@ -14,7 +14,7 @@
 //! The process has only one thread when it forks. The thread for the log comes later, so a disk that hangs delays the
 //! log and not the lease.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -132,7 +132,7 @@ pub fn main(dir: &Path) -> ExitCode {
                 Err(why) => End::refused(why),
             };
             if let Some(Err(error)) = secrets.as_deref().map(secrets::remove) {
-                eprintln!("aliquot-manager: cannot remove the secrets of {}: {error}", dir.path().display());
+                complain(&format!("cannot remove the secrets of {}: {error}", dir.path().display()));
             }
             (end, Some(socket))
         }
@@ -140,13 +140,18 @@ pub fn main(dir: &Path) -> ExitCode {
         Err(why) => (dir.stop().map_or_else(|| End::refused(why), End::unknown), None),
     };
     if let Err(error) = dir.note_end(&end) {
-        eprintln!("aliquot-manager: cannot note how {} has ended: {error}", dir.path().display());
+        complain(&format!("cannot note how {} has ended: {error}", dir.path().display()));
         return ExitCode::FAILURE;
     }
     if let Some(socket) = agent_socket {
         tell(&socket);
     }
     ExitCode::SUCCESS
+}
+
+/// Says on standard error what is wrong. Its reader may be gone, and the job must be brought to its end all the same.
+fn complain(what: &str) {
+    let _ = writeln!(io::stderr(), "aliquot-manager: {what}");
 }
 
 /// Wakes the agent. If the agent does not listen, it looks by itself later.

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
@@ -16,7 +17,9 @@ use aliquot_manager::file_system::is_in_memory;
 use aliquot_proto::node::v1 as proto;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount, umount};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
+use nix::unistd::Pid;
 use tonic::Code;
 
 use crate::node::{GIB, Node, eventually, part, refused, uuid};
@@ -340,18 +343,39 @@ fn a_runtime_directory_that_is_mounted_noexec_is_refused() {
     drop(tmpfs);
 }
 
+/// The program with all of its files in `dir`, and no driver.
+fn program_in(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot-manager"));
+    command.arg("--runtime-dir").arg(dir.join("run")).arg("--state-dir").arg(dir.join("state"));
+    command.args(["--cdi-dir", "off", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
+    // The configuration file of this machine must not be read.
+    fs::write(dir.join("manager.toml"), "").unwrap();
+    command.arg("--config").arg(dir.join("manager.toml"));
+    command
+}
+
+#[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    for format in ["text", "json"] {
+        let dir = tempfile::tempdir().unwrap();
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut program = program_in(dir.path());
+        let mut manager = program.args(["--log-format", format]).stderr(full).spawn().unwrap();
+        eventually("the manager serves", || {
+            assert_eq!(manager.try_wait().unwrap(), None, "the manager has ended");
+            UnixStream::connect(dir.path().join("run/manager.sock")).ok()
+        });
+        kill(Pid::from_raw(manager.id() as i32), Signal::SIGTERM).unwrap();
+        assert!(manager.wait().unwrap().success());
+    }
+}
+
 #[test]
 fn a_runtime_directory_on_a_disk_is_logged() {
     for base in ["/dev/shm", "/var/tmp"] {
         let dir = tempfile::tempdir_in(base).unwrap();
-        let (runtime_dir, state_dir) = (dir.path().join("run"), dir.path().join("state"));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot-manager"));
-        command.arg("--runtime-dir").arg(&runtime_dir).arg("--state-dir").arg(&state_dir);
-        command.args(["--cdi-dir", "off", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
-        // The configuration file of this machine must not be read.
-        fs::write(dir.path().join("manager.toml"), "").unwrap();
-        command.arg("--config").arg(dir.path().join("manager.toml"));
-        let mut manager = command.stderr(Stdio::piped()).spawn().unwrap();
+        let runtime_dir = dir.path().join("run");
+        let mut manager = program_in(dir.path()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(manager.stderr.take().unwrap()).lines().map(Result::unwrap);
         let said: Vec<String> = lines.take_while(|line| !line.contains("the node manager serves")).collect();
         manager.kill().unwrap();

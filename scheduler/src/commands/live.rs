@@ -11,7 +11,9 @@ pub(crate) fn start_log(name: &str, level: &str) -> Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(level)
         .with_context(|| format!("{name} {level:?} is not a level or a filter"))?;
     let has_colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours).with_writer(std::io::stderr).init();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours).with_writer(std::io::stderr);
+    // If the log cannot be written, the library would report that to standard error, too, and panic.
+    lines.log_internal_errors(false).init();
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! `aliquot-scheduler serve`: a scheduler for machines without Kubernetes.
 
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -89,11 +90,13 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let Some(state) = State::wait(&config, say_ready, &asked)? else { return Ok(()) };
     let server = Server::start(&config, decisions.decisions(), decisions.snapshots(), state)?;
     if let Some(invitation) = server.invitation() {
-        println!(
-            "No node has joined yet. On the first one, run as root, within an hour:\n\n    {}\n",
+        // Whether anybody can read it does not matter to the scheduler.
+        let _ = writeln!(
+            io::stdout(),
+            "No node has joined yet. On the first one, run as root, within an hour:\n\n    {}\n\n\
+             More tokens: aliquot token",
             invitation.command
         );
-        println!("More tokens: aliquot token");
     }
     say_ready();
     Ok(server.run(&asked)?)
