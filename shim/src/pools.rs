@@ -25,8 +25,9 @@ use aliquot_abi::cuda::{
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_STREAM_CAPTURE_STATUS_NONE, CUdevice,
     CUdeviceptr, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, NullStream, c_uint,
 };
+use aliquot_abi::ledger::{self, BYTES_MASK};
 use aliquot_abi::region::HOST_ACCOUNT;
-use aliquot_abi::{ledger, rounding};
+use aliquot_abi::rounding;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The most pools that are charged as a whole. Allocations from further pools are charged one by one.
@@ -100,17 +101,18 @@ impl Pool {
     /// Begins a request for `bytes`: charges the memory that the pool must take from the device for it. `None` if the
     /// limit forbids it.
     fn begin_request(&self, process: &'static Process, account: usize, bytes: u64) -> Option<Expected<'_>> {
-        let expected = self.reserve.expect(bytes);
+        let expected = self.reserve.expect(bytes.min(BYTES_MASK));
         let begin = |used_bytes: &dyn Fn() -> u64, limit_bytes| {
             let ahead_bytes = || {
-                let taken = expected.taken_by_others();
-                let used = used_bytes().saturating_add(taken);
-                let reserved = self.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0);
-                missing_bytes(bytes, reserved, used)
+                let used = used_bytes();
+                missing_bytes(bytes, self.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0), used)
             };
             self.reserve.begin_request(process, account, &ahead_bytes, limit_bytes)
         };
-        let used_bytes = || self.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap_or(u64::MAX);
+        let used_bytes = || {
+            let taken = expected.taken_by_others();
+            self.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap_or(u64::MAX).saturating_add(taken)
+        };
         if begin(&used_bytes, process.limit_bytes_until_look(account))
             || try_again(process, account, PIECE_BYTES, &|limit_bytes| begin(&used_bytes, limit_bytes))
         {
@@ -120,7 +122,10 @@ impl Pool {
         // stream. The driver uses it before it takes more; if it does take more, settling finds out afterwards. If such
         // memory were not counted as free, a program that frees and allocates again without a synchronisation would be
         // refused at half its limit.
-        let live_bytes = || self.live_bytes.load(Ordering::Relaxed);
+        let live_bytes = || {
+            let others = expected.others_bytes();
+            self.live_bytes.load(Ordering::Acquire).saturating_add(others)
+        };
         (live_bytes() < used_bytes() && begin(&live_bytes, process.limit_bytes(account))).then_some(expected)
     }
 

@@ -43,8 +43,12 @@ impl Expected<'_> {
     /// meanwhile counts twice, and not never.
     #[inline(never)]
     pub(crate) fn taken_by_others(&self) -> u64 {
-        let all = self.reserve.expected_bytes.load(Ordering::Acquire);
-        self.earlier_bytes.min(all.saturating_sub(self.bytes))
+        self.earlier_bytes.min(self.others_bytes())
+    }
+
+    /// The bytes of all other requests whose memory the driver's figures may not show yet.
+    pub(crate) fn others_bytes(&self) -> u64 {
+        self.reserve.expected_bytes.load(Ordering::Acquire).saturating_sub(self.bytes)
     }
 }
 
@@ -109,7 +113,8 @@ impl Reserve {
         loop {
             let before = self.charged.load(Ordering::Acquire);
             let ahead_bytes = ahead_bytes();
-            if !reserve(books, part, ahead_bytes, limit_bytes) {
+            // What is there already may be used even beyond the limit.
+            if ahead_bytes > 0 && !reserve(books, part, ahead_bytes, limit_bytes) {
                 return false;
             }
             // Counted before the charge grows: `settle` reads the two in the opposite order.
