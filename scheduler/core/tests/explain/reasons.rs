@@ -345,7 +345,7 @@ fn what_no_node_may_take_is_known_without_an_explanation() {
 }
 
 #[test]
-fn what_no_node_is_large_enough_for_is_known_without_an_explanation() {
+fn what_no_node_is_large_enough_for_needs_no_explanation() {
     let mut setting = Setting::with_nodes(2, 1);
     let large = setting.add("large", Request { cpu: MilliCpu::new(1_000_000), ..whole(1) });
     let plan = setting.cycle();
